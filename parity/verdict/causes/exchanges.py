@@ -219,9 +219,13 @@ def _casts(operation: Operation) -> Iterator[Change]:
     if is_scaled or result.dtype is torch.int64:
         whole = _as_int32(result)
         if not torch.equal(whole, result):
-            # The result may also be left out: that gives the same.
-            zeros = ", which is 0 everywhere" if is_scaled and not whole.any() else ""
-            text = f"with the result of {operation.words.strip('_')} as int32{zeros}"
+            words = operation.words.strip("_")
+            is_lost = is_scaled and not whole.any()
+            text = (
+                f"with 0 in place of the result of {words}"
+                if is_lost
+                else f"with the result of {words} as int32"
+            )
             yield Change(text, lambda o: _as_int32(o.run()))
 
 

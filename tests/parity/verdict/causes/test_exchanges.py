@@ -251,7 +251,7 @@ def test_a_result_may_have_been_cast_to_32_bits(function, arguments, is_cast):
 
 def test_a_cast_that_leaves_only_zeros_is_told_as_such():
     small = torch.tensor([0.5, 0.25], dtype=torch.float64)
-    assert "with the result of mul as int32, which is 0 everywhere" in tried(aten.mul.Tensor, small, small)
+    assert "with 0 in place of the result of mul" in tried(aten.mul.Tensor, small, small)
     assert "with the result of mul as int32" in tried(aten.mul.Tensor, small, 5 * small)
 
 
