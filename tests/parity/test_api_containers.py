@@ -184,3 +184,29 @@ def test_a_module_may_return_constants_beside_tensors(size, passes):
 def test_an_output_of_the_model_is_a_tensor():
     text = str(parity.compare(Sized(), SizedPort(), INPUTS, ("fp32",)))
     assert "forward.1 is a int, and outputs are compared as tensors" in text
+
+
+class Silent(torch.nn.Module):
+    """Its author forgot to return the result."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        self.layer(x)
+
+
+class SilentPort(tp.Module):
+    def __init__(self, dtype):
+        super().__init__()
+        self.layer = tp.Linear(4, 4, dtype=dtype)
+
+    def forward(self, x):
+        self.layer(x)
+
+
+def test_a_model_that_returns_nothing_never_passes():
+    result = parity.compare(Silent(), SilentPort, {"x": torch.ones(3, 4)}, ("fp32",))
+    assert not result.passed
+    assert "forward returns no tensor, and nothing is left to compare" in str(result)

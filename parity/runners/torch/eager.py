@@ -75,6 +75,8 @@ class TorchModel(Runner):
 
     def _entry(self, arguments: dict[str, Any]) -> dict[str, torch.Tensor]:
         outputs = self.case.named_outputs(self.case.call(self.model, arguments))
+        if not outputs:
+            raise TypeError(f"{self.case.entry} returns no tensor, and nothing is left to compare")
         for name, output in outputs.items():
             if not _is_tensor(output):
                 raise TypeError(f"{name} is a {type(output).__name__}, and outputs are compared as tensors")
