@@ -3,6 +3,10 @@
     python -m reference.train --case dlrmv3_streaming --out trained/
     python -m benchmarks.accuracy_gate --trained trained/ --out gate.jsonl
 
+    python -m reference.train --case dlrmv3_streaming_400m --device cuda --out trained/
+    python -m benchmarks.accuracy_gate --case dlrmv3_streaming_400m --device cuda --requests 208 --batch 16 \
+        --judged 2 --trained trained/ --out gate.jsonl
+
 Serves generated requests with the trained weights, first from the right port and then with each fault of the
 catalogues of DLRMv3. MLPerf's gate gets the predictions of all requests. The suite judges the first requests
 module by module. It also judges the planned batches of two small cases: they ask more than requests do.
@@ -26,8 +30,11 @@ import torch
 
 from cases.configured import ConfiguredCase
 from cases.dlrmv3 import public_gate
+from cases.dlrmv3.requests import settings_of
 from cases.shipped import load_case
-from datasets.dlrmv3 import streaming
+from datasets.dlrmv3 import in_order
+from datasets.dlrmv3.generator import Settings
+from datasets.errors import DataError
 from parity.base.errors import UserError, check_names
 from parity.base.files import parse_json, read_file
 from parity.base.precision import PRECISIONS
@@ -48,54 +55,59 @@ from parity.verdict.task_metrics.candidates import (
     reordered_requests,
 )
 from reference.checkpoints import BEST
-from reference.training_dlrmv3 import DLRMv3WithTables
+from reference.training_dlrmv3 import DEVICES, DLRMv3WithTables, with_tables
 
 ROOT = Path(__file__).resolve().parents[1]
 CATALOGUES = ("accuracy_gate_dlrmv3", "independent_dlrmv3")
-SERVED_CASE, PLANNED_CASES = "dlrmv3_streaming", ("dlrmv3_tiny", "dlrmv3_tiny_plain")
+SERVED_CASES = ("dlrmv3_streaming", "dlrmv3_streaming_400m")
+PLANNED_CASES = ("dlrmv3_tiny", "dlrmv3_tiny_plain")
 PREDICTIONS = "forward.predictions"
 FP32 = PRECISIONS["fp32"]
-_BATCH = 64
-"""Requests that are served at a time."""
-
-
-@functools.cache
-def _generated(max_uih_len: int, max_candidates: int) -> streaming.Requests:
-    """The requests of the data, which both services of a run choose from."""
-    parts = (streaming.INFERENCE,)
-    return streaming.generate(streaming.SMALL, max_uih_len, max_candidates, parts)[streaming.INFERENCE]
 
 
 class Service:
-    """Generated requests, and the trained reference's predictions.
+    """Generated requests in the benchmark's order, and the trained reference's predictions.
 
     Args:
-        trained: The folder of a training run; None for the initial weights.
+        case: The case.
+        trained: The folder of a training run of the case; None for the initial weights.
+        device: The reference's, one of `DEVICES` of the training. The port takes the portable runtime's own.
         requests: Number of requests, a multiple of the batch.
+        batch: Number of requests that are served at a time.
         judged: Number of requests that the suite judges.
 
     Raises:
-        UserError: The folder has no weights of this case, or a number does not fit.
+        UserError: The folder has no weights of this case, or a number or the device does not fit.
     """
 
-    def __init__(self, trained: Path | None, requests: int, judged: int) -> None:
-        self.case = load_case(SERVED_CASE)
-        generated = _generated(self.case.model.max_uih_len, self.case.model.max_num_candidates)
-        if not 0 < requests <= len(generated) or requests % _BATCH:
-            problem = f"is no multiple of {_BATCH} up to the {len(generated)} requests of the data"
-            raise UserError("--requests", requests, problem, f"give one such as {_BATCH}")
+    def __init__(
+        self, case: ConfiguredCase, trained: Path | None, requests: int, batch: int, judged: int, device: str
+    ) -> None:
+        self.case, self._device = case, device
+        if batch < 1:
+            raise UserError("--batch", batch, "is no number of requests", "give at least 1")
+        if requests < 1 or requests % batch:
+            raise UserError(
+                "--requests", requests, f"is no multiple of the batch of {batch}", f"give one such as {batch}"
+            )
         if not 0 < judged <= requests:
             raise UserError("--judged", judged, "is no number of the requests", f"give 1 to {requests}")
-        self._model = _model(self.case, trained)
-        # Requests come in order of time; a stride takes some of each period.
-        chosen = np.arange(requests) * (len(generated) // requests)
-        self._requests = generated.rows(chosen)
+        settings = settings_of(case.config)
+        try:
+            self._requests = in_order.generated(
+                settings, requests, case.model.max_uih_len, case.model.max_num_candidates
+            )
+        except DataError as error:
+            raise UserError("--requests", requests, error.problem, error.fix) from error
+        self._model = _model(case, settings, trained, device)
         self.is_candidate = self._requests.is_candidate()
         clicks = np.where(self.is_candidate, self._requests.labels, -1)
         self.labels = {"clicks": clicks, "requests": np.arange(requests)}
-        self.weights = {name: tensor.detach() for name, tensor in self._model.dense.state_dict().items()}
-        self._batches = [self._arrays(slice(first, first + _BATCH)) for first in range(0, requests, _BATCH)]
-        self.reference = np.concatenate([self._refer(arrays) for arrays in self._batches])
+        self.weights = {
+            name: tensor.detach().cpu() for name, tensor in self._model.dense.state_dict().items()
+        }
+        self._batches = [slice(first, first + batch) for first in range(0, requests, batch)]
+        self.reference = np.concatenate([self._refer(self._arrays(rows)) for rows in self._batches])
         self._judged = judged
 
     def clean(self) -> CleanRun:
@@ -110,7 +122,9 @@ class Service:
 
     def predictions(self, port: TripyRunner) -> np.ndarray:
         """(requests, T, 1) of a port."""
-        return np.concatenate([port.run(arrays)[PREDICTIONS].double().numpy() for arrays in self._batches])
+        return np.concatenate(
+            [port.run(self._arrays(rows))[PREDICTIONS].double().numpy() for rows in self._batches]
+        )
 
     def quality(self, predictions: np.ndarray) -> dict[str, float]:
         """MLPerf's three numbers, and the calibration error."""
@@ -124,7 +138,7 @@ class Service:
     def _arrays(self, rows: slice) -> dict[str, np.ndarray]:
         with torch.no_grad():
             embedded = self._model.embed(self._requests.rows(rows))
-        arrays = {name: tensor.numpy() for name, tensor in embedded.items()}
+        arrays = {name: tensor.cpu().numpy() for name, tensor in embedded.items()}
         # Padding has no row of a table.
         valid_BH = np.arange(self.case.model.max_uih_len) < arrays["uih_lengths"][:, None]
         for name in ("uih_embeddings", "uih_category_embeddings"):
@@ -133,15 +147,21 @@ class Service:
 
     def _refer(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         with torch.no_grad():
-            return self._model.dense(**{name: torch.tensor(array) for name, array in arrays.items()}).numpy()
+            tensors = {name: torch.tensor(array, device=self._device) for name, array in arrays.items()}
+            return self._model.dense(**tensors).cpu().numpy()
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Serve with each fault, print the table, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument(
+        "--case", choices=SERVED_CASES, default=SERVED_CASES[0], help="case with training data"
+    )
+    parser.add_argument("--device", choices=DEVICES, default="cpu", help="of the reference")
     parser.add_argument("--trained", type=Path, required=True, help="folder of a training run")
     parser.add_argument("--out", type=Path, required=True, help="file for the lines of JSON")
-    parser.add_argument("--requests", type=int, default=832, help="served requests, a multiple of 64")
+    parser.add_argument("--requests", type=int, default=832, help="served requests, a multiple of --batch")
+    parser.add_argument("--batch", type=int, default=64, help="requests that are served at a time")
     parser.add_argument("--judged", type=int, default=16, help="requests that the suite judges")
     parser.add_argument("--faults", default="", help="names; all by default")
     try:
@@ -157,7 +177,10 @@ def _serve(arguments: argparse.Namespace) -> int:
     faults = [edit for stem in CATALOGUES for edit in handwritten(ROOT / "cases/faults" / f"{stem}.yaml")]
     names = check_names("--faults", names, [fault.detail for fault in faults])
     wanted = [fault for fault in faults if fault.detail not in rows and (not names or fault.detail in names)]
-    services = [Service(path, arguments.requests, arguments.judged) for path in (arguments.trained, None)]
+    if arguments.device != "cpu" and not torch.cuda.is_available():
+        raise UserError("--device", arguments.device, "is absent: PyTorch sees no GPU", "leave --device out")
+    case, sizes = load_case(arguments.case), (arguments.requests, arguments.batch, arguments.judged)
+    services = [Service(case, path, *sizes, arguments.device) for path in (arguments.trained, None)]
     with lean_traces(), _appending(arguments.out) as output:
         audit, untrained = Audit(services[0]), services[1]
         first: dict[str, Callable[[], dict[str, Any]]] = {
@@ -281,16 +304,13 @@ def _place(diagnosis: Diagnosis) -> str:
     return f"`{diagnosis.tap}`" if diagnosis.tap else diagnosis.text
 
 
-def _model(case: ConfiguredCase, trained: Path | None) -> DLRMv3WithTables:
-    settings = streaming.SMALL
+def _model(case: ConfiguredCase, settings: Settings, trained: Path | None, device: str) -> DLRMv3WithTables:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = DLRMv3WithTables(
-            case.model, settings.num_items, settings.num_categories, settings.num_users
-        ).eval()
+        model = with_tables(case.model, settings).eval()
     if trained is not None:
         model.load_state_dict(load_checkpoint(trained / BEST, layout(model.state_dict())))
-    return model
+    return model.to(device)
 
 
 def _read(path: Path) -> dict[str, dict[str, Any]]:

@@ -7,12 +7,12 @@
 
 from __future__ import annotations
 
-import io
+import functools
 import os
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import safetensors.torch
 import torch
@@ -29,8 +29,12 @@ class TrainingError(ValueError):
         super().__init__(f"{field}: {value} {problem}; {fix}")
 
 
-def write_atomically(path: Path, content: bytes) -> None:
+def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Writes or replaces a file as a whole; it gets its name when the disk has all of it.
+
+    Args:
+        path: the file.
+        write: puts the content into an open file.
 
     Raises:
         TrainingError: the folder cannot be written.
@@ -38,7 +42,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     part = path.with_name(f".{path.name}{_PART}")
     try:
         with part.open("wb") as stream:
-            stream.write(content)
+            write(stream)
             stream.flush()
             os.fsync(stream.fileno())
         part.replace(path)
@@ -137,19 +141,15 @@ class TrainingFolder:
         return content["state"]
 
     def save(self, settings: Mapping[str, Any], state: Mapping[str, Any]) -> None:
-        """Writes a checkpoint: tensors, numbers and text in mappings and lists; ``best`` is a state dict."""
+        """Writes a checkpoint: tensors, numbers and text in mappings and lists."""
         content = {"schema": SCHEMA, "settings": dict(settings), "state": dict(state)}
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise unwritable(self.path, error) from error
-        buffer = io.BytesIO()
-        torch.save(content, buffer)
-        write_atomically(self.path / CHECKPOINT, buffer.getvalue())
-        self.write_best(state)
+        write_atomically(self.path / CHECKPOINT, functools.partial(torch.save, content))
 
-    def write_best(self, state: Mapping[str, Any]) -> None:
-        """Writes the weights if the file differs: a run may be killed between the two files."""
-        content, path = safetensors.torch.save(dict(state["best"])), self.path / BEST
-        if not path.exists() or path.read_bytes() != content:
-            write_atomically(path, content)
+    def write_best(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Writes the best weights."""
+        content = safetensors.torch.save(dict(weights))
+        write_atomically(self.path / BEST, lambda stream: stream.write(content))

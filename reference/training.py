@@ -22,13 +22,20 @@ from reference.validation import require_positive
 TRAIN, VALIDATION = "train", "validation"
 #: The time between two checkpoints of an epoch.
 CHECKPOINT_SECONDS = 60.0
+_QUICK = 6.0
+"""Seconds of writing from which checkpoints come more seldom, so that they take a tenth of the time at most."""
+#: The largest number of rows whose mean loss is told for a part of the data. They are equally spaced.
+MOST_EVALUATED = 1 << 14
 
 
 class Task(Protocol):
-    """A model, its optimizer, and its losses on rows of the two parts of the data."""
+    """A model, its optimizers, and its losses on rows of the two parts of the data.
+
+    Each optimizer has parameters of its own.
+    """
 
     model: torch.nn.Module
-    optimizer: torch.optim.Optimizer
+    optimizers: tuple[torch.optim.Optimizer, ...]
 
     def num_rows(self, part: str) -> int:
         """The number of rows of a part, `TRAIN` or `VALIDATION`."""
@@ -123,10 +130,11 @@ def fit(
     Args:
         task: the task; its model keeps its weights at the start, unless the folder has a checkpoint.
         schedule: the length of the run.
-        folder: gets a checkpoint before the first epoch, after each, and every ``checkpoint_seconds``.
+        folder: gets a checkpoint before the first epoch, after each, and every ``checkpoint_seconds``, or
+            more seldom if writing takes long.
         settings: the other settings of the run, by name. A run continues with the same settings only.
         listener: gets the progress.
-        checkpoint_seconds: the time between two checkpoints of an epoch.
+        checkpoint_seconds: the time between two checkpoints of an epoch, at least.
 
     Raises:
         TrainingError: the loss is not finite; or the folder's checkpoint cannot be used or written.
@@ -158,7 +166,8 @@ class _Run:
             self._save()
         else:
             self._restore(state)
-            folder.write_best(state)
+        # A run may be killed between its two files.
+        folder.write_best(self._best)
 
     @property
     def is_done(self) -> bool:
@@ -173,7 +182,7 @@ class _Run:
         rows = self._task.num_rows(TRAIN)
         order = np.random.default_rng([self._schedule.seed, progress.epoch]).permutation(rows)
         steps = math.ceil(rows / size)
-        saved = time.monotonic()
+        saved, took = time.monotonic(), 0.0
         self._task.model.train()
         while progress.step < steps:
             batch = order[progress.step * size : (progress.step + 1) * size]
@@ -182,9 +191,11 @@ class _Run:
             progress.loss_sum += loss * predictions
             progress.predictions += predictions
             listener.on_step(progress.epoch, progress.step, steps, loss)
-            if time.monotonic() - saved >= checkpoint_seconds:
+            if time.monotonic() - saved >= checkpoint_seconds * max(1.0, took / _QUICK):
+                begun = time.monotonic()
                 self._save()
                 saved = time.monotonic()
+                took = saved - begun
 
     def finish_epoch(self, listener: Listener) -> None:
         """Validates, notes the weights if they are the best so far, and writes a checkpoint."""
@@ -197,6 +208,8 @@ class _Run:
         listener.on_epoch(progress.epoch, losses, is_best)
         progress.epoch, progress.step, progress.loss_sum, progress.predictions = progress.epoch + 1, 0, 0.0, 0
         self._save()
+        if is_best:
+            self._folder.write_best(self._best)
 
     def result(self) -> Result:
         """Puts the best weights into the model and measures both losses."""
@@ -206,19 +219,24 @@ class _Run:
         return Result(Losses(*progress.history[0]), best, progress.best_epoch, progress.epoch - 1)
 
     def _step(self, rows_B: torch.Tensor) -> tuple[float, int]:
-        self._task.optimizer.zero_grad()
+        for optimizer in self._task.optimizers:
+            optimizer.zero_grad()
         loss, predictions = self._task.loss(TRAIN, rows_B, torch.default_generator)
         loss.backward()
-        self._task.optimizer.step()
+        for optimizer in self._task.optimizers:
+            optimizer.step()
         return self._finite(loss.item()), predictions
 
     def _evaluate(self, part: str) -> float:
-        """The mean loss of a part, with the same random numbers at each call: epochs can be compared."""
+        """The mean loss of a part. Each call has the same rows and random numbers: epochs can be compared."""
+        rows = self._task.num_rows(part)
+        count = min(rows, MOST_EVALUATED)
+        rows_R = torch.arange(count) * rows // count
         generator = torch.Generator().manual_seed(self._schedule.seed)
         loss_sum, total = 0.0, 0
         self._task.model.eval()
         with torch.no_grad():
-            for rows_B in torch.arange(self._task.num_rows(part)).split(self._schedule.batch_size):
+            for rows_B in rows_R.split(self._schedule.batch_size):
                 loss, predictions = self._task.loss(part, rows_B, generator)
                 loss_sum += loss.item() * predictions
                 total += predictions
@@ -226,7 +244,7 @@ class _Run:
 
     def _finite(self, loss: float) -> float:
         if not math.isfinite(loss):
-            rate = self._task.optimizer.param_groups[0]["lr"]
+            rate = self._task.optimizers[0].param_groups[0]["lr"]
             problem = f"makes the loss {loss} in epoch {self._progress.epoch}"
             raise TrainingError("learning rate", rate, problem, "train again with a smaller one")
         return loss
@@ -238,18 +256,19 @@ class _Run:
         state: dict[str, Any] = {
             "model": self._task.model.state_dict(),
             "best": self._best,
-            "optimizer": self._task.optimizer.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self._task.optimizers],
             "progress": asdict(self._progress),
             **random_states(self._task.model),
         }
         self._folder.save(self._settings, state)
 
     def _restore(self, state: dict[str, Any]) -> None:
-        problem = problem_of(state, self._task.model, self._task.optimizer)
+        problem = problem_of(state, self._task.model, self._task.optimizers)
         if problem:
             raise TrainingError("--resume", self._folder.path, problem, "start again in a new folder")
         self._task.model.load_state_dict(state["model"])
         self._best = state["best"]
-        self._task.optimizer.load_state_dict(state["optimizer"])
+        for optimizer, own in zip(self._task.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(own)
         set_random_states(self._task.model, state)
         self._progress = _Progress(**state["progress"])

@@ -1,9 +1,9 @@
 """Training DLRMv3 with its tables: binary cross entropy of each candidate, as the public program does.
 
 Source of the settings: meta-recsys/generative-recommenders, generative_recommenders/dlrm_v3,
-``train/gin/streaming_400m.gin`` (Adam, its betas and epsilon, 64 requests a step) and
-``modules/multitask_module.py`` (the loss). Departures: Adam for the tables, too, where the public program has
-row-wise Adagrad; a larger learning rate, since there are fewer steps.
+``train/gin/streaming_400m.gin`` (Adam, row-wise Adagrad for the tables, betas and epsilon, 64 requests a
+step) and ``modules/multitask_module.py`` (the loss). Departures: larger learning rates, since there are fewer
+steps; tables in float32, with larger initial numbers; on a GPU products in TF32 in place of bfloat16.
 
 Legend: B requests of a batch, H events, T candidates, E columns of the tables.
 """
@@ -16,13 +16,17 @@ from collections.abc import Mapping
 import torch
 from torch.nn import functional as F
 
-from configs import DLRMv3Config
+from configs import CaseConfig, DLRMv3Config, with_fields
 from datasets.dlrmv3 import streaming
+from datasets.dlrmv3.generator import Settings
 from reference.build import build_dlrmv3
 from reference.checkpoints import TrainingError
+from reference.row_wise_adagrad import RowWiseAdagrad
 from reference.training import TRAIN, VALIDATION
 
 LEARNING_RATE, BETAS, EPSILON = 3e-3, (0.95, 0.999), 1e-8
+_RATE_OF_TABLES = 10.0
+"""The learning rate of the tables, in those of the model behind them."""
 BATCH_SIZE = 64
 EPOCHS, PATIENCE = 8, 2
 TABLES = ("item_id", "item_category_id", "user_id")
@@ -55,7 +59,10 @@ class DLRMv3WithTables(torch.nn.Module):
         self.dense = build_dlrmv3(config)
         rows = dict(zip(TABLES, (num_items, num_categories, num_users), strict=True))
         self.tables = torch.nn.ModuleDict(
-            {name: torch.nn.Embedding(count, config.embedding_table_dim) for name, count in rows.items()}
+            {
+                name: torch.nn.Embedding(count, config.embedding_table_dim, sparse=True)
+                for name, count in rows.items()
+            }
         )
         for table in self.tables.values():
             torch.nn.init.normal_(table.weight, std=_INITIAL_STD)
@@ -89,20 +96,29 @@ class DLRMv3WithTables(torch.nn.Module):
         return self.dense(**self.embed(requests)).squeeze(2)
 
 
-def generated(config: DLRMv3Config) -> tuple[dict[str, streaming.Requests], DLRMv3WithTables]:
-    """Generated requests and a model for them: the periods of training train, the evaluation validates."""
-    settings = streaming.SMALL
-    parts = streaming.generate(
-        settings, config.max_uih_len, config.max_num_candidates, (streaming.TRAIN, streaming.EVALUATION)
+def generated(case: CaseConfig) -> tuple[dict[str, streaming.Part], DLRMv3WithTables]:
+    """Generated requests and a model for them: the periods of training train, the evaluation validates.
+
+    The model has as many candidates as a request of these periods, which are fewer than in the inference.
+    """
+    settings = streaming.SETTINGS[case.input.requests or "small"]
+    most = min(settings.num_eval_candidates, case.model.max_num_candidates)
+    config = with_fields(case, {"model.max_num_candidates": most}).model
+    parts = streaming.generate(settings, config.max_uih_len, most)
+    return {TRAIN: parts[streaming.TRAIN], VALIDATION: parts[streaming.EVALUATION]}, with_tables(
+        config, settings
     )
-    whole = DLRMv3WithTables(config, settings.num_items, settings.num_categories, settings.num_users)
-    return {TRAIN: parts[streaming.TRAIN], VALIDATION: parts[streaming.EVALUATION]}, whole
+
+
+def with_tables(config: DLRMv3Config, settings: Settings) -> DLRMv3WithTables:
+    """A model with the tables of some data."""
+    return DLRMv3WithTables(config, settings.num_items, settings.num_categories, settings.num_users)
 
 
 def placed(model: DLRMv3WithTables, device: str) -> DLRMv3WithTables:
     """The model on one of `DEVICES`, where a seed gives the same bits at every run.
 
-    On a GPU these are PyTorch's deterministic algorithms, for the whole process.
+    On a GPU these are PyTorch's deterministic algorithms, with products in TF32, for the whole process.
 
     Raises:
         TrainingError: there is no such device.
@@ -113,6 +129,7 @@ def placed(model: DLRMv3WithTables, device: str) -> DLRMv3WithTables:
         # cuBLAS reads it when its first product comes.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
+        torch.set_float32_matmul_precision("high")
     return model.to(device)
 
 
@@ -122,19 +139,20 @@ class DLRMv3Task:
     Args:
         model: the model with its tables.
         parts: requests of `TRAIN` and of `VALIDATION`.
-        learning_rate: the learning rate of Adam.
+        learning_rate: the learning rate of the model behind the tables.
     """
 
     def __init__(
         self,
         model: DLRMv3WithTables,
-        parts: Mapping[str, streaming.Requests],
+        parts: Mapping[str, streaming.Part],
         learning_rate: float = LEARNING_RATE,
     ) -> None:
         self.model = model
         self._parts = {part: parts[part] for part in (TRAIN, VALIDATION)}
-        self.optimizer: torch.optim.Optimizer = torch.optim.Adam(
-            model.parameters(), lr=learning_rate, betas=BETAS, eps=EPSILON
+        self.optimizers: tuple[torch.optim.Optimizer, ...] = (
+            torch.optim.Adam(model.dense.parameters(), lr=learning_rate, betas=BETAS, eps=EPSILON),
+            RowWiseAdagrad(model.tables.parameters(), lr=_RATE_OF_TABLES * learning_rate, eps=EPSILON),
         )
 
     def num_rows(self, part: str) -> int:

@@ -115,8 +115,8 @@ class HSTUTask:
         self.model = model
         self._parts = {TRAIN: train, VALIDATION: validation}
         self._catalogue = catalogue
-        self.optimizer: torch.optim.Optimizer = torch.optim.AdamW(
-            model.parameters(), lr=learning_rate, betas=BETAS, weight_decay=WEIGHT_DECAY
+        self.optimizers: tuple[torch.optim.Optimizer, ...] = (
+            torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=BETAS, weight_decay=WEIGHT_DECAY),
         )
 
     def num_rows(self, part: str) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ _OF_OPTIMIZER = {
     "Adam": {"step", "exp_avg", "exp_avg_sq"},
     "AdamW": {"step", "exp_avg", "exp_avg_sq"},
     "Adagrad": {"step", "sum"},
+    "RowWiseAdagrad": {"row_sums"},
     "SGD": {"momentum_buffer"},
 }
 """Names in an optimizer's state of one parameter."""
@@ -34,12 +35,14 @@ def set_random_states(model: torch.nn.Module, state: Mapping[str, Any]) -> None:
         torch.cuda.set_rng_state(state[_DEVICE_RNG])
 
 
-def problem_of(state: Mapping[str, Any], model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> str:
-    """The reason why a run of this model and optimizer cannot continue from a state; empty without one."""
+def problem_of(
+    state: Mapping[str, Any], model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer]
+) -> str:
+    """The reason why a run of this model and optimizers cannot continue from a state; empty without one."""
     checks = {
         "model": _fits(state.get("model"), model.state_dict()),
         "best": _fits(state.get("best"), model.state_dict()),
-        "optimizer": _is_optimizer(state.get("optimizer"), optimizer),
+        "optimizers": _are_optimizers(state.get("optimizers"), optimizers),
         **{name: _is_like(state.get(name), own) for name, own in random_states(model).items()},
         "progress": _is_progress(state.get("progress")),
     }
@@ -67,6 +70,14 @@ def _alike(tensor: torch.Tensor, own: torch.Tensor) -> bool:
     return (tensor.shape, tensor.dtype, tensor.layout) == (own.shape, own.dtype, own.layout)
 
 
+def _are_optimizers(states: Any, optimizers: Sequence[torch.optim.Optimizer]) -> bool:
+    return (
+        isinstance(states, list)
+        and len(states) == len(optimizers)
+        and all(map(_is_optimizer, states, optimizers))
+    )
+
+
 def _is_optimizer(state: Any, optimizer: torch.optim.Optimizer) -> bool:
     own = optimizer.state_dict()
     if (
@@ -89,10 +100,11 @@ def _is_entry(entry: Any, parameter: torch.Tensor, optimizer: torch.optim.Optimi
     names = _OF_OPTIMIZER[type(optimizer).__name__]
     if not isinstance(entry, dict) or (entry.keys() != names and entry):
         return False
+    shapes = {"step": (), "row_sums": parameter.shape[:1]}
     return all(
         value is None
         if name == "momentum_buffer"
-        else isinstance(value, torch.Tensor) and value.shape == (() if name == "step" else parameter.shape)
+        else isinstance(value, torch.Tensor) and value.shape == shapes.get(name, parameter.shape)
         for name, value in entry.items()
     )
 

@@ -39,7 +39,7 @@ def task_of(
     if case.family == "dlrmv3":
         if path is not None:
             raise TrainingError("--data", path, "is not read for DLRMv3", "leave --data out")
-        parts, whole = training_dlrmv3.generated(case.model)
+        parts, whole = training_dlrmv3.generated(case)
         arrays = [getattr(part, name) for part in parts.values() for name in part.__dataclass_fields__]
         model = training_dlrmv3.placed(whole, device)
         return training_dlrmv3.DLRMv3Task(model, parts, rate), _digest(arrays)

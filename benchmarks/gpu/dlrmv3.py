@@ -68,7 +68,7 @@ Side = Callable[[], torch.Tensor]
 
 def requests(name: str) -> Arrays:
     """The batch: arrays of the case `name`, padded to the longest history."""
-    drawn = BenchmarkRequests(load_case(name).model, seed=0).draw(BATCH, None).arrays
+    drawn = BenchmarkRequests(load_case(name).config, seed=0).draw(BATCH, None).arrays
     longest = int(drawn["uih_lengths"].max())
     padded = [key for key, array in drawn.items() if key.startswith("uih_") and array.ndim > 1]
     return {key: array[:, :longest] if key in padded else array for key, array in drawn.items()}

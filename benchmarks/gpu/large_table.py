@@ -83,7 +83,7 @@ class LargeRequests(BenchmarkRequests):
     """The benchmark's requests over a table of items with so many rows."""
 
     def __init__(self, case: DLRMv3Case, seed: int, rows: int) -> None:
-        super().__init__(case.model, seed)
+        super().__init__(case.config, seed)
         self.small = {name: torch.from_numpy(rows) for name, rows in self._tables.items() if name != ITEM}
         self._tables = {**self._tables, ITEM: ItemRows(rows, case.model.embedding_table_dim)}
 

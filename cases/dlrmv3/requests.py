@@ -18,7 +18,7 @@ import torch
 
 from cases.data_errors import as_user_errors
 from cases.dlrmv3.inputs import ACTIONS, CONTEXT
-from configs import DLRMv3Config
+from configs import CaseConfig
 from datasets.dlrmv3 import in_order, streaming
 from datasets.dlrmv3.generator import Settings
 from parity.base.errors import UserError
@@ -37,24 +37,29 @@ _STEPS = 32
 """Numbers of the tables are multiples of the inverse, so that every precision holds them exactly."""
 
 
-def settings_of(model: DLRMv3Config) -> Settings:
-    """Sizes of the benchmark's data, or of small or tiny data: the first whose candidates fit a model."""
+def settings_of(config: CaseConfig) -> Settings:
+    """Sizes of the data that a case names. Without a name: of the first of the benchmark's, small and tiny data
+    whose candidates fit.
+    """
+    if config.input.requests is not None:
+        return streaming.SETTINGS[config.input.requests]
     for settings in (Settings(), streaming.SMALL):
-        if model.max_num_candidates >= settings.num_inference_candidates:
+        if config.model.max_num_candidates >= settings.num_inference_candidates:
             return settings
     return streaming.TINY
 
 
 class BenchmarkRequests:
-    """Requests of the benchmark for a model.
+    """Requests of the benchmark for a case.
 
     Args:
-        model: The model.
+        config: The case.
         seed: Seed of the tables.
     """
 
-    def __init__(self, model: DLRMv3Config, seed: int) -> None:
-        self._model, self._settings = model, settings_of(model)
+    def __init__(self, config: CaseConfig, seed: int) -> None:
+        model = config.model
+        self._model, self._settings = model, settings_of(config)
         settings, lengths = self._settings, model.contextual_max_lengths
         # The benchmark's context is the user. Features behind it have rows of the user's own, too.
         self._context = [USER if place == 0 else f"context_{place}" for place in range(len(lengths))]

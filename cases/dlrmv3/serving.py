@@ -47,7 +47,7 @@ class DLRMv3Serving(Serving):
         requests: Callable[[int], BenchmarkRequests] | None = None,
     ) -> None:
         self._config, self._model = config, config.model
-        self._requests = partial(BenchmarkRequests, config.model) if requests is None else requests
+        self._requests = partial(BenchmarkRequests, config) if requests is None else requests
         self._other = self._model.contextual_seq_len + self._model.max_num_candidates
         self.widths = [rows + self._other for rows in _histories(config, forbidden_widths)]
 

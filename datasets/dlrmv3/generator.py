@@ -9,9 +9,10 @@ Legend: C categories of a user, S items that a user sees in one period.
 
 from __future__ import annotations
 
+import functools
 import math
 import random
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -88,19 +89,18 @@ def users(settings: Settings, numbers: Collection[int]) -> Iterator[User]:
     periods = [period for user in drawn for period in user.periods if period is not None]
     items = np.unique(np.concatenate([values for p in periods for values in (p.candidates, p.events)]))
     stars = item_stars(settings.num_items, items)
-
-    def rated(period: Period) -> Period:
-        def mean(own: np.ndarray, of: np.ndarray) -> np.ndarray:
-            return (own + stars[np.searchsorted(items, of)]) / 2
-
-        return replace(
-            period,
-            candidate_ratings=mean(period.candidate_ratings, period.candidates),
-            event_ratings=mean(period.event_ratings, period.events),
-        )
-
     for user in drawn:
-        yield replace(user, periods=[None if period is None else rated(period) for period in user.periods])
+        yield _rated(user, lambda of: stars[np.searchsorted(items, of)])
+
+
+def every_user(settings: Settings, file: int) -> Iterator[User]:
+    """The users of one file, one at a time, in the order of their numbers.
+
+    Memory holds a rating of every item, in place of the users.
+    """
+    stars = item_stars(settings.num_items, np.arange(settings.num_items))
+    for user in _drawn(settings, file, settings.users_per_file):
+        yield _rated(user, stars.__getitem__)
 
 
 def item_stars(num_items: int, items: np.ndarray) -> np.ndarray:
@@ -114,9 +114,7 @@ def item_stars(num_items: int, items: np.ndarray) -> np.ndarray:
         float64, one rating for each of `items`.
     """
     stream = np.random.RandomState(_SEED)
-    # As NumPy chooses with probabilities.
-    edges = np.cumsum(_ITEM_SHARES)
-    edges /= edges[-1]
+    edges = _edges(_ITEM_SHARES)
     stars = np.empty(items.size)
     for first in range(0, num_items, _PIECE):
         if first > items[-1]:
@@ -133,9 +131,27 @@ def _of_file(settings: Settings, file: int, numbers: set[int]) -> list[User]:
     wanted = {number for number in numbers if first <= number < first + settings.users_per_file}
     if not wanted:
         return []
-    draw = _Draw(settings, _SEED + file)
-    drawn = (User(number, draw.periods()) for number in range(first, max(wanted) + 1))
+    drawn = _drawn(settings, file, max(wanted) + 1 - first)
     return [user for user in drawn if user.number in wanted]
+
+
+def _drawn(settings: Settings, file: int, count: int) -> Iterator[User]:
+    """The first users of a file, whose ratings lack the items' part."""
+    first, draw = settings.users_per_file * file, _Draw(settings, _SEED + file)
+    return (User(number, draw.periods()) for number in range(first, first + count))
+
+
+def _rated(user: User, stars_of: Callable[[np.ndarray], np.ndarray]) -> User:
+    """A user whose ratings have the items' part, too."""
+
+    def rated(period: Period) -> Period:
+        return replace(
+            period,
+            candidate_ratings=(period.candidate_ratings + stars_of(period.candidates)) / 2,
+            event_ratings=(period.event_ratings + stars_of(period.events)) / 2,
+        )
+
+    return replace(user, periods=[None if period is None else rated(period) for period in user.periods])
 
 
 class _Draw:
@@ -167,7 +183,11 @@ class _Draw:
 
     def _is_there(self) -> bool:
         ratio = self._settings.user_sampling_ratio
-        return bool(self._numpy.choice(2, size=1, p=[ratio, 1 - ratio])[0] == 0)
+        return bool(self._choice(np.array([ratio, 1 - ratio]), 1)[0] == 0)
+
+    def _choice(self, shares: np.ndarray, size: int) -> np.ndarray:
+        """`size` places, as NumPy's ``choice`` draws them with these probabilities."""
+        return _edges(shares).searchsorted(self._numpy.random_sample(size), side="right")
 
     def _length(self) -> int:
         """Events of a period."""
@@ -185,7 +205,7 @@ class _Draw:
         size = settings.num_inference_candidates if inference else length
         alpha = self._python.randint(1, _LARGEST_ALPHA)
         shares_C = (alpha / categories_C.size + counts_C) / (alpha + counts_C.sum())
-        category_S = self._numpy.choice(categories_C.size, size=size, p=shares_C)
+        category_S = self._choice(shares_C, size)
         counts_C += np.bincount(category_S, minlength=categories_C.size)
         # New items appear from period to period.
         known = int(settings.items_per_category * max(time + 1, 1) / settings.num_timestamps)
@@ -194,14 +214,21 @@ class _Draw:
         stars_S = np.empty(size)
         for place in range(categories_C.size):
             stars, shares = _stars_of(place, categories_C.size, time)
-            drawn_S = stars[self._numpy.choice(stars.size, size=size, p=shares)]
+            drawn_S = stars[self._choice(shares, size)]
             stars_S = np.where(category_S == place, drawn_S, stars_S)
         chosen = self._python.sample(range(size), length if inference else settings.num_eval_candidates)
         all_of_them, some = (items_S, stars_S), (items_S[chosen], stars_S[chosen])
         return Period(*all_of_them, *some) if inference else Period(*some, *all_of_them)
 
 
-def _stars_of(place: int, categories: int, time: int) -> tuple[np.ndarray, list[float]]:
+def _edges(shares: np.ndarray) -> np.ndarray:
+    """The upper ends of the intervals in which a number of [0, 1) chooses each place."""
+    edges = np.cumsum(shares)
+    return edges / edges[-1]
+
+
+@functools.cache
+def _stars_of(place: int, categories: int, time: int) -> tuple[np.ndarray, np.ndarray]:
     """The possible ratings of a category, by its place among the user's, and their probabilities.
 
     Tastes turn with a period of eight.
@@ -209,10 +236,10 @@ def _stars_of(place: int, categories: int, time: int) -> tuple[np.ndarray, list[
     turns = [0.5 * math.cos((time + shift) * math.pi / 4) for shift in (0, 2, 4)]
     quarter = categories // 4
     if place < quarter:
-        return np.array([4.5 + turns[0], 4.0 + turns[1]]), [0.8, 0.2]
+        return np.array([4.5 + turns[0], 4.0 + turns[1]]), np.array([0.8, 0.2])
     if place < categories // 2:
         middle = 4.0
     else:
         middle = 3.0 if place < 3 * quarter else 2.0
     stars = [middle + 0.5 + turns[0], middle + turns[1], middle - 0.5 + turns[2]]
-    return np.array(stars), [0.1, 0.8, 0.1]
+    return np.array(stars), np.array([0.1, 0.8, 0.1])

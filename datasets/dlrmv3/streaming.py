@@ -1,22 +1,27 @@
-"""Small generated requests: the benchmark's generator with the periods of Meta's smallest streaming data.
+"""Generated requests of streaming data: periods of training, and the evaluation behind them.
 
-Source of the periods and of the two optimizers' parts: meta-recsys/generative-recommenders,
-generative_recommenders/dlrm_v3, ``utils.py`` and ``train/gin/streaming_400m.gin``: ten periods, eight for
-training. There are fewer users and items here.
+Source of the periods and of the sizes of `STREAMING_400M`: meta-recsys/generative-recommenders,
+generative_recommenders/dlrm_v3, ``utils.py`` and ``train/gin/streaming_400m.gin``. The mean number of an item's
+events, which is not there, is the benchmark's. The other data have fewer users and items.
 
-Legend: R requests, H events of the longest history, T candidates at most.
+Legend: R requests, E events of all users, H events of the longest history, T candidates at most.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
-from datasets.dlrmv3.generator import Settings, users
-from datasets.dlrmv3.users import Request, User, request, training_request
+from datasets.dlrmv3.generator import Settings, every_user
+from datasets.dlrmv3.users import Period, Request, User, actions_of, labels_of
 
+STREAMING_400M = Settings(
+    num_users=150_000, num_items=1_500_000, num_files=3, num_timestamps=10, num_training=8
+)
+"""Means of 50 events a period, and histories of up to 650 events."""
 SMALL = Settings(
     num_users=1200,
     num_items=4000,
@@ -41,7 +46,9 @@ TINY = Settings(
     num_inference_candidates=4,
 )
 """Three events a period, and histories of 3 to 30 events."""
-TRAIN, EVALUATION, INFERENCE = "train", "evaluation", "inference"
+SETTINGS = {"streaming_400m": STREAMING_400M, "small": SMALL, "tiny": TINY}
+"""The data by the names of a case's `input.requests`."""
+TRAIN, EVALUATION = "train", "evaluation"
 MOMENT = 1
 """The second of every event and of every query, as in the benchmark's loader."""
 
@@ -94,32 +101,81 @@ def padded(requests: Sequence[Request], max_uih_len: int, max_candidates: int) -
     )
 
 
-def generate(
-    settings: Settings, max_uih_len: int, max_candidates: int, parts: Sequence[str]
-) -> dict[str, Requests]:
-    """Requests of some parts of the data, in order of time and then of the users' numbers.
+@dataclass(frozen=True)
+class Part:
+    """Requests of one part of the data. Each history is the beginning of its user's events.
+
+    Attributes:
+        users: (R,) int64.
+        starts, uih_lengths: (R,) int64, a history's place among all events, and its length.
+        candidates: (R, T) int32.
+        labels: (R, T) int8.
+        items, actions: (E,) int32 and int8, of all users; the parts share them.
+    """
+
+    users: np.ndarray
+    starts: np.ndarray
+    uih_lengths: np.ndarray
+    candidates: np.ndarray
+    labels: np.ndarray
+    items: np.ndarray
+    actions: np.ndarray
+
+    def __len__(self) -> int:
+        return self.users.size
+
+    def rows(self, rows: np.ndarray) -> Requests:
+        """Some of the requests, padded to their longest history."""
+        lengths = self.uih_lengths[rows]
+        places_H = np.arange(lengths.max(initial=1))
+        is_event = places_H < lengths[:, None]
+        events = np.where(is_event, self.starts[rows][:, None] + places_H, 0)
+        candidates = self.candidates[rows].astype(np.int64)
+        return Requests(
+            users=self.users[rows],
+            uih_lengths=lengths,
+            num_candidates=np.full(lengths.size, candidates.shape[1]),
+            items=np.where(is_event, self.items[events], 0).astype(np.int64),
+            actions=np.where(is_event, self.actions[events], 0).astype(np.int64),
+            candidates=candidates,
+            labels=self.labels[rows].astype(np.int64),
+        )
+
+
+def generate(settings: Settings, max_uih_len: int, max_candidates: int) -> dict[str, Part]:
+    """The requests of `TRAIN` and of `EVALUATION`, by user and then in order of time.
 
     Args:
         settings: the sizes of the data.
-        max_uih_len, max_candidates: H and T.
-        parts: of `TRAIN`, `EVALUATION` and `INFERENCE`.
+        max_uih_len: longest history. A longer one keeps its first events, as in the benchmark's loader.
+        max_candidates: T is at most this.
     """
-    everybody = list(users(settings, range(settings.users_per_file * settings.num_files)))
-    first = settings.num_training
-    times = {
-        TRAIN: range(first),
-        EVALUATION: range(first, first + 1),
-        INFERENCE: range(first, settings.num_timestamps),
-    }
-
-    def of(part: str, user: User, time: int) -> Request | None:
-        if user.periods[time + (2 if part == INFERENCE else 1)] is None:
-            return None
-        take = request if part == INFERENCE else training_request
-        return take(user, time, first, max_uih_len, max_candidates)
-
-    drawn = {part: [of(part, user, time) for time in times[part] for user in everybody] for part in parts}
+    items, actions = [], []
+    parts: dict[str, list[tuple]] = {TRAIN: [], EVALUATION: []}
+    start = 0
+    for file in range(settings.num_files):
+        for user in every_user(settings, file):
+            past = [period for period in user.periods[: settings.num_training + 1] if period is not None]
+            items.append(np.concatenate([period.events for period in past]).astype(np.int32))
+            actions.append(
+                actions_of(np.concatenate([period.event_ratings for period in past])).astype(np.int8)
+            )
+            for part, length, period in _requests(settings, user):
+                candidates = period.candidates[:max_candidates].astype(np.int32)
+                labels = labels_of(period.candidate_ratings[:max_candidates]).astype(np.int8)
+                parts[part].append((user.number, start, min(length, max_uih_len), candidates, labels))
+            start += items[-1].size
+    events = (np.concatenate(items), np.concatenate(actions))
     return {
-        part: padded([one for one in requests if one is not None], max_uih_len, max_candidates)
-        for part, requests in drawn.items()
+        name: Part(*(np.stack(column) for column in zip(*rows, strict=True)), *events)
+        for name, rows in parts.items()
     }
+
+
+def _requests(settings: Settings, user: User) -> Iterator[tuple[str, int, Period]]:
+    """A user's requests: their part, the length of the history, and the period with the candidates."""
+    length = 0
+    for time, (before, now) in enumerate(pairwise(user.periods[: settings.num_training + 2])):
+        length += 0 if before is None else before.events.size
+        if now is not None:
+            yield EVALUATION if time == settings.num_training else TRAIN, length, now

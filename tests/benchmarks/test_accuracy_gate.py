@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from benchmarks import accuracy_gate
 from benchmarks.accuracy_gate import CATALOGUES, ROOT, Audit, Service, table
+from cases.shipped import load_case
 from parity.runners.tripy.lean_traces import lean_traces
 from parity.studies.fault_injection.handwritten import handwritten
 
@@ -36,9 +38,14 @@ def test_the_table_has_a_line_for_each_port():
     ("words", "message"),
     [
         (("--trained", "none"), "none/best.safetensors cannot be read (No such file or directory)"),
-        (("--requests", "-64"), "--requests: -64 is no multiple of 64 up to the "),
-        (("--requests", "63"), "--requests: 63 is no multiple of 64 up to the "),
-        (("--requests", "640000"), "--requests: 640000 is no multiple of 64 up to the "),
+        (("--requests", "-64"), "--requests: -64 is no multiple of the batch of 64; give one such as 64"),
+        (("--requests", "63"), "--requests: 63 is no multiple of the batch of 64"),
+        (
+            ("--requests", "640000"),
+            "--requests: 640000 is more than the 1725 requests of the data; give fewer",
+        ),
+        (("--batch", "0"), "--batch: 0 is no number of requests; give at least 1"),
+        (("--device", "cuda"), "--device: cuda is absent: PyTorch sees no GPU; leave --device out"),
         (("--judged", "0"), "--judged: 0 is no number of the requests; give 1 to 832"),
         (("--judged", "833"), "--judged: 833 is no number of the requests; give 1 to 832"),
         (("--faults", "nothing"), "--faults: nothing is not known"),
@@ -48,6 +55,7 @@ def test_the_table_has_a_line_for_each_port():
 )
 def test_bad_input_of_the_program_is_refused(tmp_path, monkeypatch, capsys, words, message):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     (tmp_path / "lines").write_text("[1]\n")
     assert accuracy_gate.main(["--trained", "t", "--out", "new", *words]) == 2
     told = capsys.readouterr().err
@@ -61,7 +69,8 @@ def audit():
     with pytest.MonkeyPatch.context() as patch, lean_traces():
         # One case is enough for a fault of all cases.
         patch.setattr(accuracy_gate, "PLANNED_CASES", ("dlrmv3_tiny_plain",))
-        yield Audit(Service(None, requests=64, judged=4))
+        case = load_case("dlrmv3_streaming")
+        yield Audit(Service(case, None, requests=64, batch=64, judged=4, device="cpu"))
 
 
 @pytest.mark.full

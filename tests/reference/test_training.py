@@ -107,7 +107,7 @@ class Scripted:
     def __init__(self, losses: list[float]) -> None:
         self.model = torch.nn.Linear(1, 1, bias=False)
         torch.nn.init.zeros_(self.model.weight)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1.0)
+        self.optimizers = (torch.optim.SGD(self.model.parameters(), lr=1.0),)
         self._losses = losses
 
     def num_rows(self, part):
@@ -256,7 +256,7 @@ def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
         checkpoints.os, "fsync", lambda fd: (calls.append(("fsync", path.read_bytes())), fsync(fd))
     )
     monkeypatch.setattr(Path, "replace", lambda *names: (calls.append(("replace",)), replace(*names)))
-    write_atomically(path, b"new")
+    write_atomically(path, lambda stream: stream.write(b"new"))
     assert calls == [("fsync", b"old"), ("replace",)]
     assert path.read_bytes() == b"new"
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
@@ -334,13 +334,13 @@ def _change(path, part, value):
 @pytest.mark.parametrize(
     ("part", "value"),
     [
-        *(((name,), None) for name in ("model", "best", "optimizer", "rng", "progress")),
-        *(((name,), [1]) for name in ("model", "best", "optimizer", "rng", "progress")),
+        *(((name,), None) for name in ("model", "best", "optimizers", "rng", "progress")),
+        *(((name,), [1]) for name in ("model", "best", "optimizers", "rng", "progress")),
         *(((name, "x"), torch.ones(1)) for name in ("model", "best", "progress")),
         (("rng",), torch.ones(4)),
-        (("optimizer", "param_groups"), []),
-        (("optimizer", "state"), {0: {"x": 1}}),
-        (("optimizer", "state"), {99: {}}),
+        (("optimizers", 0, "param_groups"), []),
+        (("optimizers", 0, "state"), {0: {"x": 1}}),
+        (("optimizers", 0, "state"), {99: {}}),
         *((("progress", name), value) for name in ("epoch", "step") for value in (None, "1", -1, 1.5, True)),
         *(
             (("progress", "history"), value)

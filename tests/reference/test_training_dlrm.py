@@ -18,13 +18,14 @@ from tests.reference.training_setup import dlrm_task, make_log
 )
 def test_the_settings_are_the_public_ones(optimizer, rate, kind):
     task = dlrm_task(optimizer)
-    (group,) = task.optimizer.param_groups
-    assert type(task.optimizer) is kind
+    (only,) = task.optimizers
+    (group,) = only.param_groups
+    assert type(only) is kind
     assert group["lr"] == rate
     assert group["weight_decay"] == 0
     assert group.get("momentum", 0) == group.get("lr_decay", 0) == 0
     assert len(group["params"]) == len(list(task.model.parameters()))
-    assert dlrm_task(optimizer, 0.5).optimizer.param_groups[0]["lr"] == 0.5
+    assert dlrm_task(optimizer, 0.5).optimizers[0].param_groups[0]["lr"] == 0.5
 
 
 def test_an_unknown_optimizer_is_refused():
@@ -88,7 +89,7 @@ def test_one_step_of_sgd_is_the_gradient_times_the_rate():
     before = {name: entry.detach().clone() for name, entry in task.model.named_parameters()}
     task.loss(TRAIN, torch.arange(8), torch.default_generator)[0].backward()
     gradients = {name: entry.grad.to_dense() for name, entry in task.model.named_parameters()}
-    task.optimizer.step()
+    task.optimizers[0].step()
     for name, entry in task.model.named_parameters():
         # The step's two roundings on either side, and one for each of the 8 rows, which may all add to one
         # row of a table.

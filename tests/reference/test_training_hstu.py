@@ -26,8 +26,9 @@ CHANGES = (
 
 def test_the_settings_are_the_public_ones():
     task = hstu_task(learning_rate=training_hstu.LEARNING_RATE)
-    (group,) = task.optimizer.param_groups
-    assert type(task.optimizer) is torch.optim.AdamW
+    (optimizer,) = task.optimizers
+    (group,) = optimizer.param_groups
+    assert type(optimizer) is torch.optim.AdamW
     assert (group["lr"], group["betas"], group["weight_decay"]) == (1e-3, (0.9, 0.98), 0.0)
     assert (training_hstu.BATCH_SIZE, NUM_NEGATIVES, TEMPERATURE) == (128, 128, 0.05)
 

@@ -21,12 +21,13 @@ ROWS = ("uih_embeddings", "candidate_embeddings")
     [
         ("dlrmv3", Settings()),
         ("dlrmv3_streaming", streaming.SMALL),
+        ("dlrmv3_streaming_400m", streaming.STREAMING_400M),
         ("dlrmv3_tiny", streaming.TINY),
         ("dlrmv3_tiny_plain", streaming.TINY),
     ],
 )
 def test_sizes_follow_the_model(case, settings):
-    assert settings_of(load_case(case).model) == settings
+    assert settings_of(load_case(case).config) == settings
 
 
 @pytest.mark.parametrize("name", ["dlrmv3_streaming", "dlrmv3_tiny", "dlrmv3_tiny_plain"])
@@ -38,7 +39,7 @@ def test_requests_fit_the_case(name):
 
 
 class TestTheRows:
-    DRAWN = BenchmarkRequests(TINY.model, 0).draw(60, None)
+    DRAWN = BenchmarkRequests(TINY.config, 0).draw(60, None)
     REQUESTS = in_order.generated(streaming.TINY, 60, TINY.model.max_uih_len, TINY.model.max_num_candidates)
 
     def test_equal_items_have_equal_rows_and_others_do_not(self):
@@ -75,13 +76,13 @@ class TestTheRows:
             assert all(torch.equal(values.to(t).float(), values) for t in (torch.bfloat16, torch.float16))
 
     def test_the_seed_draws_the_tables_alone(self):
-        other = BenchmarkRequests(TINY.model, 1).draw(60, None)
+        other = BenchmarkRequests(TINY.config, 1).draw(60, None)
         assert all(np.array_equal(other.ids[name], ids) for name, ids in self.DRAWN.ids.items())
         assert not np.array_equal(other.arrays["uih_embeddings"], self.DRAWN.arrays["uih_embeddings"])
 
     def test_great_numbers_are_folded_in_memory_and_in_the_store(self, monkeypatch, tmp_path):
         monkeypatch.setattr(dlrmv3_requests, "MOST_ROWS", 32)
-        requests = BenchmarkRequests(TINY.model, 0)
+        requests = BenchmarkRequests(TINY.config, 0)
         drawn = requests.draw(12, None)
         assert max(ids.max() for ids in drawn.ids.values()) > 32
         with requests.tables(tmp_path / "store") as lookup:
@@ -90,7 +91,7 @@ class TestTheRows:
 
 class TestTheStore:
     def test_it_has_the_reference_s_rows_now_and_later(self, tmp_path):
-        requests = BenchmarkRequests(TINY.model, 0)
+        requests = BenchmarkRequests(TINY.config, 0)
         drawn = requests.draw(12, None)
         for _ in range(2):
             with requests.tables(tmp_path / "store") as lookup:
@@ -101,6 +102,6 @@ class TestTheStore:
         write(tmp_path / "store", [Source.of("item_id", torch.zeros(320, 8))])
         with (
             pytest.raises(UserError, match=r"has no table item_id of float32 \(320, 9\); give the tables"),
-            BenchmarkRequests(TINY.model, 0).tables(tmp_path / "store"),
+            BenchmarkRequests(TINY.config, 0).tables(tmp_path / "store"),
         ):
             pass

@@ -6,12 +6,21 @@ import pytest
 from datasets.dlrmv3 import in_order, streaming
 from datasets.dlrmv3.generator import users
 from datasets.dlrmv3.streaming import TINY
+from datasets.dlrmv3.users import request
 from datasets.errors import DataError
 from tests.datasets.dlrmv3.small import write_folder
 
 USERS = {user.number: user for user in users(TINY, range(48))}
 LENGTHS = (21, 5)
-ALL = streaming.generate(TINY, *LENGTHS, (streaming.INFERENCE,))[streaming.INFERENCE]
+ALL = streaming.padded(
+    [
+        request(user, time, TINY.num_training, *LENGTHS)
+        for time in range(TINY.num_training, TINY.num_timestamps)
+        for user in USERS.values()
+        if user.periods[time + 2] is not None
+    ],
+    *LENGTHS,
+)
 
 
 def is_equal(one, other):

@@ -1,4 +1,4 @@
-"""Small generated requests: their parts, their padding, and the history in front of each."""
+"""Generated requests for training: their parts, their padding, and the history in front of each."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ import pytest
 
 from datasets.dlrmv3 import streaming
 from datasets.dlrmv3.generator import users
-from datasets.dlrmv3.users import ACTION_WEIGHTS, training_request
+from datasets.dlrmv3.users import training_request
 from datasets.errors import DataError
 from tests.datasets.dlrmv3.small import SMALL
 
-PARTS = (streaming.TRAIN, streaming.EVALUATION, streaming.INFERENCE)
-DIGEST = "11d3d66d907387caf8af91286a00b00ad03654ea3752ba213d6c202c00629861"
-"""Digest of the requests of `streaming.SMALL` that the training and the audit take."""
+PARTS = (streaming.TRAIN, streaming.EVALUATION)
+LONGEST, MOST_CANDIDATES = 30, 5
+DIGEST = "9adcea51d0375fe38e1736cce4faefa6c0e7f9ae1fa9404fe5ab1a2e1db47ac5"
+"""Digest of the requests of `streaming.SMALL` that train."""
 
 
-def digest(parts: dict[str, streaming.Requests]) -> str:
+def digest(parts: dict[str, streaming.Part]) -> str:
     sha = hashlib.sha256()
     for name in PARTS:
         for array in vars(parts[name]).values():
@@ -28,31 +29,45 @@ def digest(parts: dict[str, streaming.Requests]) -> str:
 
 @pytest.fixture(scope="module")
 def parts():
-    return streaming.generate(SMALL, 30, 100, PARTS)
+    return streaming.generate(SMALL, LONGEST, MOST_CANDIDATES)
 
 
-def test_parts_are_padded_with_zeros(parts):
-    for name, most in zip(PARTS, (8, 8, 100), strict=True):
-        requests = parts[name]
-        assert requests.items.shape == requests.actions.shape == (len(requests), 30)
-        assert requests.candidates.shape == requests.labels.shape == (len(requests), 100)
-        assert set(requests.num_candidates) == {most}
-        assert not requests.candidates[~requests.is_candidate()].any()
-        past = np.arange(30) >= requests.uih_lengths[:, None]
-        assert not requests.items[past].any()
-        assert not requests.actions[past].any()
-        assert set(np.unique(requests.labels)) == {0, 1}
-        assert set(np.unique(requests.actions)) <= {0, *ACTION_WEIGHTS}
+def test_requests_are_those_of_each_user_in_order_of_time(parts):
+    drawn = {
+        name: [
+            training_request(user, time, SMALL.num_training, LONGEST, MOST_CANDIDATES)
+            for user in users(SMALL, range(SMALL.num_users))
+            for time in times
+            if user.periods[time + 1] is not None
+        ]
+        for name, times in zip(
+            PARTS, (range(SMALL.num_training), range(SMALL.num_training, SMALL.num_training + 1)), strict=True
+        )
+    }
+    for name in PARTS:
+        expected = streaming.padded(drawn[name], LONGEST, MOST_CANDIDATES)
+        requests = parts[name].rows(np.arange(len(parts[name])))
+        assert len(parts[name]) == len(requests) == len(expected)
+        for field in expected.__dataclass_fields__:
+            own, wanted = getattr(requests, field), getattr(expected, field)
+            assert np.array_equal(own, wanted), (name, field)
     assert len(parts[streaming.EVALUATION]) == SMALL.num_users
-    assert 0 < len(parts[streaming.INFERENCE]) < SMALL.num_users
 
 
-def test_requests_come_in_order_of_time_and_of_users(parts):
-    (drops,) = np.nonzero(np.diff(parts[streaming.TRAIN].users) <= 0)
-    assert drops.size == SMALL.num_training - 1
+def test_rows_are_padded_to_their_longest_history(parts):
+    part = parts[streaming.TRAIN]
+    shortest, longest = np.argsort(part.uih_lengths, kind="stable")[[0, -1]]
+    alone = part.rows(np.array([shortest]))
+    assert alone.items.shape == alone.actions.shape == (1, part.uih_lengths[shortest])
+    both = part.rows(np.array([longest, shortest]))
+    assert both.items.shape == both.actions.shape == (2, LONGEST)
+    assert np.array_equal(both.items[1, : alone.items.size], alone.items[0])
+    assert not both.items[1, alone.items.size :].any()
+    assert not both.actions[1, alone.items.size :].any()
+    assert both.is_candidate().all()
 
 
-def test_the_history_of_training_is_all_that_came_before(parts):
+def test_the_history_of_training_is_all_that_came_before():
     first, user = 3, next(users(SMALL, [17]))
     assert user.periods[first + 1] is not None
     taken = training_request(user, first, SMALL.num_training, 10**6, 5)
@@ -73,12 +88,13 @@ def test_a_time_without_a_request_is_refused():
             training_request(user, time, SMALL.num_training, 5, 5)
 
 
-def test_some_rows_of_requests(parts):
-    requests = parts[streaming.TRAIN].rows(np.array([4, 2]))
-    assert len(requests) == 2
-    assert np.array_equal(requests.items, parts[streaming.TRAIN].items[[4, 2]])
-
-
 @pytest.mark.full
-def test_the_requests_of_training_and_audit_stay_the_same():
-    assert digest(streaming.generate(streaming.SMALL, 100, 63, PARTS)) == DIGEST
+def test_the_requests_of_training_stay_the_same():
+    assert digest(streaming.generate(streaming.SMALL, 100, 63)) == DIGEST
+
+
+def test_meta_s_sizes_are_the_public_ones():
+    sizes = streaming.STREAMING_400M
+    assert (sizes.num_users, sizes.num_items, sizes.num_categories) == (150_000, 1_500_000, 128)
+    assert (sizes.num_files, sizes.num_timestamps, sizes.num_training) == (3, 10, 8)
+    assert (sizes.num_eval_candidates, sizes.num_inference_candidates, sizes.mean_events) == (32, 2048, 50)
