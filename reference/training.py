@@ -23,7 +23,7 @@ TRAIN, VALIDATION = "train", "validation"
 #: The time between two checkpoints of an epoch.
 CHECKPOINT_SECONDS = 60.0
 _QUICK = 6.0
-"""Seconds of writing from which checkpoints come more seldom, so that they take a tenth of the time at most."""
+"""Seconds of writing from which checkpoints come more seldom: they take a tenth of the time at most."""
 #: The largest number of rows whose mean loss is told for a part of the data. They are equally spaced.
 MOST_EVALUATED = 1 << 14
 

@@ -38,8 +38,9 @@ _STEPS = 32
 
 
 def settings_of(config: CaseConfig) -> Settings:
-    """Sizes of the data that a case names. Without a name: of the first of the benchmark's, small and tiny data
-    whose candidates fit.
+    """Sizes of the data that a case names; without a name, the first whose candidates fit.
+
+    These are the benchmark's, small or tiny data.
     """
     if config.input.requests is not None:
         return streaming.SETTINGS[config.input.requests]

@@ -1,8 +1,8 @@
 """Generated requests of streaming data: periods of training, and the evaluation behind them.
 
 Source of the periods and of the sizes of `STREAMING_400M`: meta-recsys/generative-recommenders,
-generative_recommenders/dlrm_v3, ``utils.py`` and ``train/gin/streaming_400m.gin``. The mean number of an item's
-events, which is not there, is the benchmark's. The other data have fewer users and items.
+generative_recommenders/dlrm_v3, ``utils.py`` and ``train/gin/streaming_400m.gin``. The mean number of an
+item's events, which is not there, is the benchmark's. The other data have fewer users and items.
 
 Legend: R requests, E events of all users, H events of the longest history, T candidates at most.
 """
