@@ -10,13 +10,14 @@ from configs.hstu import HSTUConfig
 from configs.lecture_dlrm import LectureDLRMConfig
 from configs.loading import ConfigError, case_from_values, list_cases, load_case, with_fields, with_input
 from configs.quantisation import Scheme
-from configs.schema import CaseConfig
+from configs.schema import CaseConfig, DLRMv3CaseConfig
 from configs.stu import STUConfig
 
 __all__ = [
     "CaseConfig",
     "ConfigError",
     "DLRMConfig",
+    "DLRMv3CaseConfig",
     "DLRMv3Config",
     "HSTUConfig",
     "LectureDLRMConfig",

@@ -90,8 +90,3 @@ class DLRMv3Input(Strict):
     batch_size: Count = Field(description="users in the batch")
     table_rows: Count = Field(description="rows of each table that the input's embeddings are drawn from")
     seed: int = Field(default=0, ge=0, le=MAX_WHOLE, description="seed of the random input and weights")
-    requests: Literal["streaming_400m", "small", "tiny"] | None = Field(
-        default=None,
-        description="the generated data that are served and trained on; left out, those whose number of "
-        "candidates the model takes are served, and the small ones train",
-    )

@@ -89,6 +89,11 @@ class DLRMv3CaseConfig(CaseConfig):
     family: Literal["dlrmv3"]
     model: DLRMv3Config = Field(description="the mapping of the model's sizes and choices")
     input: DLRMv3Input = Field(description="the mapping of the input's sizes and seed")
+    requests: Literal["streaming_400m", "small", "tiny"] | None = Field(
+        default=None,
+        description="the generated data that are served and trained on; left out, those whose number of "
+        "candidates the model takes are served, and the small ones train",
+    )
 
 
 class LectureDLRMCaseConfig(CaseConfig):

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 import torch
 from torch.nn import functional as F
 
-from configs import CaseConfig, DLRMv3Config, with_fields
+from configs import DLRMv3CaseConfig, DLRMv3Config, with_fields
 from datasets.dlrmv3 import streaming
 from datasets.dlrmv3.generator import Settings
 from reference.build import build_dlrmv3
@@ -96,12 +96,12 @@ class DLRMv3WithTables(torch.nn.Module):
         return self.dense(**self.embed(requests)).squeeze(2)
 
 
-def generated(case: CaseConfig) -> tuple[dict[str, streaming.Part], DLRMv3WithTables]:
+def generated(case: DLRMv3CaseConfig) -> tuple[dict[str, streaming.Part], DLRMv3WithTables]:
     """Generated requests and a model for them: the periods of training train, the evaluation validates.
 
     The model has as many candidates as a request of these periods, which are fewer than in the inference.
     """
-    settings = streaming.SETTINGS[case.input.requests or "small"]
+    settings = streaming.SETTINGS[case.requests or "small"]
     most = min(settings.num_eval_candidates, case.model.max_num_candidates)
     config = with_fields(case, {"model.max_num_candidates": most}).model
     parts = streaming.generate(settings, config.max_uih_len, most)

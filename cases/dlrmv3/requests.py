@@ -18,7 +18,7 @@ import torch
 
 from cases.data_errors import as_user_errors
 from cases.dlrmv3.inputs import ACTIONS, CONTEXT
-from configs import CaseConfig
+from configs import DLRMv3CaseConfig
 from datasets.dlrmv3 import in_order, streaming
 from datasets.dlrmv3.generator import Settings
 from parity.base.errors import UserError
@@ -37,13 +37,13 @@ _STEPS = 32
 """Numbers of the tables are multiples of the inverse, so that every precision holds them exactly."""
 
 
-def settings_of(config: CaseConfig) -> Settings:
+def settings_of(config: DLRMv3CaseConfig) -> Settings:
     """Sizes of the data that a case names; without a name, the first whose candidates fit.
 
     These are the benchmark's, small or tiny data.
     """
-    if config.input.requests is not None:
-        return streaming.SETTINGS[config.input.requests]
+    if config.requests is not None:
+        return streaming.SETTINGS[config.requests]
     for settings in (Settings(), streaming.SMALL):
         if config.model.max_num_candidates >= settings.num_inference_candidates:
             return settings
@@ -58,7 +58,7 @@ class BenchmarkRequests:
         seed: Seed of the tables.
     """
 
-    def __init__(self, config: CaseConfig, seed: int) -> None:
+    def __init__(self, config: DLRMv3CaseConfig, seed: int) -> None:
         model = config.model
         self._model, self._settings = model, settings_of(config)
         settings, lengths = self._settings, model.contextual_max_lengths

@@ -47,7 +47,7 @@ TINY = Settings(
 )
 """Three events a period, and histories of 3 to 30 events."""
 SETTINGS = {"streaming_400m": STREAMING_400M, "small": SMALL, "tiny": TINY}
-"""The data by the names of a case's `input.requests`."""
+"""The data by the names of a case's `requests`."""
 TRAIN, EVALUATION = "train", "evaluation"
 MOMENT = 1
 """The second of every event and of every query, as in the benchmark's loader."""
