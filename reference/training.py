@@ -26,16 +26,23 @@ _QUICK = 6.0
 """Seconds of writing from which checkpoints come more seldom: they take a tenth of the time at most."""
 #: The largest number of rows whose mean loss is told for a part of the data. They are equally spaced.
 MOST_EVALUATED = 1 << 14
+_GROUP = 64
+"""Batches whose rows are sorted by length together."""
 
 
 class Task(Protocol):
     """A model, its optimizers, and its losses on rows of the two parts of the data.
 
     Each optimizer has parameters of its own.
+
+    Attributes:
+        lengths: of the rows that train, if a batch is padded to its longest row. Rows of like lengths then
+            share a batch. None for rows of one length.
     """
 
     model: torch.nn.Module
     optimizers: tuple[torch.optim.Optimizer, ...]
+    lengths: np.ndarray | None
 
     def num_rows(self, part: str) -> int:
         """The number of rows of a part, `TRAIN` or `VALIDATION`."""
@@ -178,15 +185,14 @@ class _Run:
 
     def train_epoch(self, listener: Listener, checkpoint_seconds: float) -> None:
         """Does the remaining steps of the current epoch."""
-        progress, size = self._progress, self._schedule.batch_size
-        rows = self._task.num_rows(TRAIN)
-        order = np.random.default_rng([self._schedule.seed, progress.epoch]).permutation(rows)
-        steps = math.ceil(rows / size)
+        progress = self._progress
+        rng = np.random.default_rng([self._schedule.seed, progress.epoch])
+        batches = _batches(rng, self._task.num_rows(TRAIN), self._schedule.batch_size, self._task.lengths)
+        steps = len(batches)
         saved, took = time.monotonic(), 0.0
         self._task.model.train()
         while progress.step < steps:
-            batch = order[progress.step * size : (progress.step + 1) * size]
-            loss, predictions = self._step(torch.from_numpy(batch))
+            loss, predictions = self._step(torch.from_numpy(batches[progress.step]))
             progress.step += 1
             progress.loss_sum += loss * predictions
             progress.predictions += predictions
@@ -272,3 +278,13 @@ class _Run:
             optimizer.load_state_dict(own)
         set_random_states(self._task.model, state)
         self._progress = _Progress(**state["progress"])
+
+
+def _batches(rng: np.random.Generator, rows: int, size: int, lengths: np.ndarray | None) -> list[np.ndarray]:
+    """The batches of an epoch: shuffled rows. With lengths, `_GROUP` batches at a time are sorted by them."""
+    order = rng.permutation(rows)
+    if lengths is not None:
+        groups = np.split(order, range(_GROUP * size, rows, _GROUP * size))
+        order = np.concatenate([group[np.argsort(lengths[group], kind="stable")] for group in groups])
+    batches = np.split(order, range(size, rows, size))
+    return batches if lengths is None else [batches[place] for place in rng.permutation(len(batches))]

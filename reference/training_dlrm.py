@@ -74,6 +74,7 @@ class DLRMTask:
         self._parts = log.split()
         kind = {"sgd": torch.optim.SGD, "adagrad": torch.optim.Adagrad}[optimizer]
         rate = LEARNING_RATES[optimizer] if learning_rate is None else learning_rate
+        self.lengths = None
         self.optimizers: tuple[torch.optim.Optimizer, ...] = (kind(model.parameters(), lr=rate),)
 
     def num_rows(self, part: str) -> int:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+import numpy as np
 import torch
 from torch.nn import functional as F
 
@@ -129,6 +130,8 @@ def placed(model: DLRMv3WithTables, device: str) -> DLRMv3WithTables:
         # cuBLAS reads it when its first product comes.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
+        # No operation here reads what it has not written.
+        torch.utils.deterministic.fill_uninitialized_memory = False
         torch.set_float32_matmul_precision("high")
     return model.to(device)
 
@@ -150,6 +153,7 @@ class DLRMv3Task:
     ) -> None:
         self.model = model
         self._parts = {part: parts[part] for part in (TRAIN, VALIDATION)}
+        self.lengths: np.ndarray | None = self._parts[TRAIN].uih_lengths
         self.optimizers: tuple[torch.optim.Optimizer, ...] = (
             torch.optim.Adam(model.dense.parameters(), lr=learning_rate, betas=BETAS, eps=EPSILON),
             RowWiseAdagrad(model.tables.parameters(), lr=_RATE_OF_TABLES * learning_rate, eps=EPSILON),

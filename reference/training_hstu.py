@@ -115,6 +115,7 @@ class HSTUTask:
         self.model = model
         self._parts = {TRAIN: train, VALIDATION: validation}
         self._catalogue = catalogue
+        self.lengths = None
         self.optimizers: tuple[torch.optim.Optimizer, ...] = (
             torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=BETAS, weight_decay=WEIGHT_DECAY),
         )

@@ -4,7 +4,7 @@ A file's users share two streams of random numbers, Python's and NumPy's, both s
 draws begin where those of the user in front end. So all users in front are drawn, too, and forgotten. Items
 have ratings of their own, from a third stream. They are looked up last, in one pass over that stream.
 
-Legend: C categories of a user, S items that a user sees in one period.
+Legend: C categories of a user, S items that a user sees in one period, K possible ratings.
 """
 
 from __future__ import annotations
@@ -211,11 +211,11 @@ class _Draw:
         known = int(settings.items_per_category * max(time + 1, 1) / settings.num_timestamps)
         items_S = self._numpy.randint(0, known, size=size)
         items_S = items_S + categories_C[category_S] * settings.items_per_category
-        stars_S = np.empty(size)
-        for place in range(categories_C.size):
-            stars, shares = _stars_of(place, categories_C.size, time)
-            drawn_S = stars[self._choice(shares, size)]
-            stars_S = np.where(category_S == place, drawn_S, stars_S)
+        # Each category draws ratings of all items, and those of its own items are taken.
+        draws_S = self._numpy.random_sample((categories_C.size, size))[category_S, np.arange(size)]
+        stars_CK, edges_CK = _tastes(categories_C.size, time)
+        chosen_S = (edges_CK[category_S] <= draws_S[:, None]).sum(axis=1)
+        stars_S = stars_CK[category_S, chosen_S]
         chosen = self._python.sample(range(size), length if inference else settings.num_eval_candidates)
         all_of_them, some = (items_S, stars_S), (items_S[chosen], stars_S[chosen])
         return Period(*all_of_them, *some) if inference else Period(*some, *all_of_them)
@@ -228,6 +228,18 @@ def _edges(shares: np.ndarray) -> np.ndarray:
 
 
 @functools.cache
+def _tastes(categories: int, time: int) -> tuple[np.ndarray, np.ndarray]:
+    """(C, K) each: the possible ratings of a user's categories, and the edges of their intervals.
+
+    A category of fewer ratings has empty intervals at the end.
+    """
+    stars_CK, edges_CK = np.zeros((categories, 3)), np.full((categories, 3), np.inf)
+    for place in range(categories):
+        stars, shares = _stars_of(place, categories, time)
+        stars_CK[place, : stars.size], edges_CK[place, : stars.size] = stars, _edges(shares)
+    return stars_CK, edges_CK
+
+
 def _stars_of(place: int, categories: int, time: int) -> tuple[np.ndarray, np.ndarray]:
     """The possible ratings of a category, by its place among the user's, and their probabilities.
 

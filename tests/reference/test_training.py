@@ -107,6 +107,7 @@ class Scripted:
     def __init__(self, losses: list[float]) -> None:
         self.model = torch.nn.Linear(1, 1, bias=False)
         torch.nn.init.zeros_(self.model.weight)
+        self.lengths = None
         self.optimizers = (torch.optim.SGD(self.model.parameters(), lr=1.0),)
         self._losses = losses
 

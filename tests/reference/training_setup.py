@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from configs import DLRMConfig, HSTUConfig
+from configs import DLRMConfig, HSTUConfig, load_case, with_fields
+from datasets.dlrmv3 import streaming
 from reference.build import build_dlrm, build_hstu
 from reference.checkpoints import TrainingFolder
-from reference.training import Listener, Schedule, fit
+from reference.training import TRAIN, VALIDATION, Listener, Schedule, Task, fit
 from reference.training_dlrm import ClickLog, DLRMTask
+from reference.training_dlrmv3 import DLRMv3Task, with_tables
 from reference.training_hstu import Histories, HSTUTask
 from tests.reference.hstu_setup import MAX_LENGTH, small_config
 
@@ -71,7 +75,35 @@ def hstu_task(preprocessor: str = "positional", learning_rate: float = 0.01, **c
     return HSTUTask(model, histories, make_histories(seed=1), torch.arange(1, 41), learning_rate)
 
 
+@functools.cache
+def make_requests() -> dict[str, streaming.Part]:
+    """Twelve requests that train, and six that validate."""
+    parts = streaming.generate(streaming.TINY, MAX_LENGTH, 2)
+    rows = ("users", "starts", "uih_lengths", "candidates", "labels")
+    return {
+        own: replace(parts[name], **{row: getattr(parts[name], row)[:count] for row in rows})
+        for own, name, count in ((TRAIN, streaming.TRAIN, 12), (VALIDATION, streaming.EVALUATION, 6))
+    }
+
+
+def dlrmv3_task(learning_rate: float = 0.01) -> DLRMv3Task:
+    widths = dict.fromkeys(("preprocessor_hidden_dim", "item_hidden_dim", "prediction_hidden_dim"), 4)
+    widths |= {
+        "embedding_table_dim": 4,
+        "embedding_dim": 4,
+        "attention_dim": 3,
+        "hidden_dim": 2,
+        "num_layers": 1,
+    }
+    sizes = {"max_uih_len": MAX_LENGTH, "max_num_candidates": 2, "contextual_min_seq_lengths": [2]}
+    changes = {f"model.{name}": size for name, size in (widths | sizes).items()}
+    torch.manual_seed(0)
+    model = with_tables(with_fields(load_case("dlrmv3_streaming"), changes).model, streaming.TINY)
+    return DLRMv3Task(model, make_requests(), learning_rate)
+
+
 TASKS = {
+    "dlrmv3": dlrmv3_task,
     "hstu": hstu_task,
     "sgd": lambda: dlrm_task("sgd"),
     "adagrad": lambda: dlrm_task("adagrad"),
@@ -94,9 +126,7 @@ class StopAfter(Listener):
             raise Stop
 
 
-def train(
-    task: HSTUTask | DLRMTask, folder: Path, resume: bool = False, schedule: Schedule = SCHEDULE, **options
-):
+def train(task: Task, folder: Path, resume: bool = False, schedule: Schedule = SCHEDULE, **options):
     """`fit` with a folder of its own."""
     return fit(task, schedule, TrainingFolder(folder, resume), SETTINGS, **options)
 

@@ -5,6 +5,8 @@ prescribed. Everything behind it then follows the prescribed one.
 
 Integers that code makes from choices are followed: a cast, a slice, an offset, a lookup of ids. The choice
 behind such a result can then be read off it.
+
+A pass may run on a GPU, and its repetitions on the CPU. What is recorded of it lies on the CPU.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ POINTWISE = frozenset(
     "gt ge lt le eq ne abs maximum minimum".split()
 )
 """Operations whose result depends, element by element, on the integers at its place."""
+_CPU = torch.device("cpu")
 Values = Callable[[int], torch.Tensor]
 """From the number of a choice to values in its place."""
 Prescribed = dict[int, tuple[torch.Tensor, torch.Tensor]]
@@ -113,11 +116,12 @@ class Choices(EachOperation):
             values, mask = self._prescribed[number]
             if values.shape != natural.shape:
                 raise DifferentChoices(f"choice {number} has another shape")
-            value = torch.where(mask, values.to(natural.dtype), natural)
+            values, mask = values.to(natural), mask.to(natural.device)
+            value = torch.where(mask, values, natural)
             result = result_of(call, name, value)
             value = result[1] if isinstance(result, tuple) else result
         # Contiguous, whatever the layout of the numbers: searches number the elements of a choice.
-        copies = (part.detach().clone(memory_format=torch.contiguous_format) for part in (value, natural))
+        copies = (_copy(part).contiguous() for part in (value, natural))
         self.choices.append(Choice(copy, name, *copies))
         self._begin(number, value)
         return result
@@ -135,7 +139,7 @@ class Choices(EachOperation):
             raise DifferentChoices(f"choice {number} is another one")
         with _disable_current_modes():
             choice.take(call)
-        return result_of(call, name, choice.value)
+        return result_of(call, name, choice.value.to(operands_of(call, name)[0].device))
 
     def _begin(self, number: int, value: torch.Tensor) -> None:
         self.offsets[number] = self._labels
@@ -179,15 +183,21 @@ class DifferentChoices(Exception):
 
 def _copied(call: Call) -> Call:
     """The call with copies of its tensors, which code behind it may overwrite."""
-    copy = lambda leaf: leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf  # noqa: E731
-    return Call(call.func, _map(call.args, copy), _map(call.kwargs, copy), ())
+    return Call(call.func, _map(call.args, _copy), _map(call.kwargs, _copy), ())
+
+
+def _copy(leaf: Any) -> Any:
+    """A copy of a tensor on the CPU, and the CPU in place of a device."""
+    if isinstance(leaf, torch.device):
+        return _CPU
+    return leaf.detach().to(_CPU, copy=True) if isinstance(leaf, torch.Tensor) else leaf
 
 
 def _copied_tree(tree: Any, link: Callable[[torch.Tensor], Link | None]) -> Any:
     """The tree with links in the place of linked tensors, and copies of the others."""
 
     def copied(leaf: Any) -> Any:
-        return (link(leaf) or leaf.detach().clone()) if isinstance(leaf, torch.Tensor) else leaf
+        return (link(leaf) if isinstance(leaf, torch.Tensor) else None) or _copy(leaf)
 
     return _map(tree, copied)
 

@@ -9,10 +9,16 @@ import torch
 from cases.shipped import load_case
 from parity.base.precision import PRECISIONS
 from parity.case import Case
+from parity.coverage.source import swapped
+from parity.in_process import CleanRun
 from parity.inputs.arrays import make_inputs
 from parity.inputs.weights import case_weights
 from parity.runners.oracle import float64
 from parity.runners.oracle.float64 import OracleRunner, device_of
+from parity.runners.tripy.runner import TripyRunner
+from parity.studies.fault_injection.handwritten import handwritten
+from parity.verdict.comparison import compare
+from tests.locations import ROOT
 
 
 def shaped(name, users, history):
@@ -72,3 +78,23 @@ def test_a_batch_moves_the_model_and_the_label_and_samples_stay_on_the_cpu(monke
     assert runner.label() == "oracle (float64, meta)"
     assert {parameter.device.type for parameter in runner.model.parameters()} == {"meta"}
     assert runner._arguments(arrays)["uih_lengths"].device.type == "meta"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="the oracle runs on a GPU; PyTorch finds none here")
+@pytest.mark.parametrize("name", ["position_is_off_by_one", "logits_are_three_times_too_large"])
+def test_a_failure_is_explained_on_a_gpu_as_on_the_cpu(monkeypatch, name):
+    """The search for choices that explain a failure repeats the GPU's choices on the CPU."""
+    catalogues = (ROOT / f"cases/faults/{stem}_dlrmv3.yaml" for stem in ("accuracy_gate", "independent"))
+    fault = next(edit for path in catalogues for edit in handwritten(path) if edit.detail == name)
+    case, found = load_case("dlrmv3_tiny"), []
+    for flops in (float("inf"), 0.0):
+        monkeypatch.setattr(float64, "GPU_FLOPS", flops)
+        clean = CleanRun(case, PRECISIONS["fp32"])
+        assert device_of(case, clean.arrays).type == ("cpu" if flops else "cuda")
+        with swapped(fault.module, fault.tree()):
+            port = TripyRunner()
+            port.load(case, PRECISIONS["fp32"], clean.weights)
+            diagnosis = compare(clean.evidence, clean.results(port)).diagnosis
+        found.append((diagnosis.kind, diagnosis.tap))
+    assert found[0] == found[1]
+    assert found[0][0] != "none"
