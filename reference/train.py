@@ -125,6 +125,9 @@ class _Program(click.Command):
     show_default=True,
     help="Of DLRMv3.",
 )
+@click.option(
+    "--users", type=IntegerRange(min=1), help="Of DLRMv3: the first ones of its data alone. [default: all]"
+)
 @click.option("--resume", is_flag=True, help="Continue the run in --out, with the same options.")
 def main(
     case_name: str,
@@ -137,6 +140,7 @@ def main(
     learning_rate: float | None,
     seed: int,
     device: str,
+    users: int | None,
     resume: bool,
 ) -> None:
     """Train the reference on recorded data or generated requests, with the public recipes."""
@@ -155,7 +159,7 @@ def main(
         # The reference draws its initial values from both libraries' global generators.
         torch.manual_seed(seed)
         np.random.seed(seed % 2**32)
-        task, digest = task_of(case, data, optimizer, rate, device)
+        task, digest = task_of(case, data, optimizer, rate, device, users)
         settings = {
             "case": case.name,
             "model": hashlib.sha256(case.model.model_dump_json().encode()).hexdigest(),

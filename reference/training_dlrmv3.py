@@ -97,15 +97,25 @@ class DLRMv3WithTables(torch.nn.Module):
         return self.dense(**self.embed(requests)).squeeze(2)
 
 
-def generated(case: DLRMv3CaseConfig) -> tuple[dict[str, streaming.Part], DLRMv3WithTables]:
+def generated(
+    case: DLRMv3CaseConfig, num_users: int | None = None
+) -> tuple[dict[str, streaming.Part], DLRMv3WithTables]:
     """Generated requests and a model for them: the periods of training train, the evaluation validates.
 
-    The model has as many candidates as a request of these periods, which are fewer than in the inference.
+    The model has as many candidates as a request of these periods, which are fewer than in the inference. The
+    tables have rows for all users.
+
+    Args:
+        case: the case.
+        num_users: so many users have requests, the first ones; None for all.
+
+    Raises:
+        DataError: there are fewer users.
     """
     settings = streaming.SETTINGS[case.requests or "small"]
     most = min(settings.num_eval_candidates, case.model.max_num_candidates)
     config = with_fields(case, {"model.max_num_candidates": most}).model
-    parts = streaming.generate(settings, config.max_uih_len, most)
+    parts = streaming.generate(settings, config.max_uih_len, most, num_users)
     return {TRAIN: parts[streaming.TRAIN], VALIDATION: parts[streaming.EVALUATION]}, with_tables(
         config, settings
     )

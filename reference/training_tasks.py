@@ -22,7 +22,7 @@ from reference.training import Task
 
 
 def task_of(
-    case: CaseConfig, path: Path | None, optimizer: str, rate: float, device: str
+    case: CaseConfig, path: Path | None, optimizer: str, rate: float, device: str, users: int | None
 ) -> tuple[Task, str]:
     """The task and its data's digest.
 
@@ -31,6 +31,7 @@ def task_of(
         path: recorded data; None for generated requests.
         optimizer, rate: name and learning rate.
         device: one of `training_dlrmv3.DEVICES`.
+        users: number of users with generated requests; None for all.
 
     Raises:
         TrainingError: the data or the device are not for this case.
@@ -39,12 +40,14 @@ def task_of(
     if case.family == "dlrmv3":
         if path is not None:
             raise TrainingError("--data", path, "is not read for DLRMv3", "leave --data out")
-        parts, whole = training_dlrmv3.generated(case)
+        parts, whole = training_dlrmv3.generated(case, users)
         arrays = [getattr(part, name) for part in parts.values() for name in part.__dataclass_fields__]
         model = training_dlrmv3.placed(whole, device)
         return training_dlrmv3.DLRMv3Task(model, parts, rate), _digest(arrays)
     if device != "cpu":
         raise TrainingError("--device", device, f"does not train {case.family}", "leave --device out")
+    if users is not None:
+        raise TrainingError("--users", users, f"is not taken for {case.family}", "leave --users out")
     if path is None:
         raise TrainingError(
             "--data", "nothing", f"is no data for {case.family}", "give Criteo logs or MovieLens ratings"

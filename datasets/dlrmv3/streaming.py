@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 
 import numpy as np
 
 from datasets.dlrmv3.generator import Settings, every_user
 from datasets.dlrmv3.users import Period, Request, User, actions_of, labels_of
+from datasets.errors import DataError
 
 STREAMING_400M = Settings(
     num_users=150_000, num_items=1_500_000, num_files=3, num_timestamps=10, num_training=8
@@ -142,29 +143,38 @@ class Part:
         )
 
 
-def generate(settings: Settings, max_uih_len: int, max_candidates: int) -> dict[str, Part]:
+def generate(
+    settings: Settings, max_uih_len: int, max_candidates: int, num_users: int | None = None
+) -> dict[str, Part]:
     """The requests of `TRAIN` and of `EVALUATION`, by user and then in order of time.
 
     Args:
         settings: the sizes of the data.
         max_uih_len: longest history. A longer one keeps its first events, as in the benchmark's loader.
         max_candidates: T is at most this.
+        num_users: so many users, the first ones; None for all.
+
+    Raises:
+        DataError: there are fewer users, or they have no request of the training.
     """
+    most = settings.users_per_file * settings.num_files
+    if num_users is not None and not 0 < num_users <= most:
+        raise DataError("--users", num_users, "is no number of the data's users", f"give 1 to {most}")
     items, actions = [], []
     parts: dict[str, list[tuple]] = {TRAIN: [], EVALUATION: []}
     start = 0
-    for file in range(settings.num_files):
-        for user in every_user(settings, file):
-            past = [period for period in user.periods[: settings.num_training + 1] if period is not None]
-            items.append(np.concatenate([period.events for period in past]).astype(np.int32))
-            actions.append(
-                actions_of(np.concatenate([period.event_ratings for period in past])).astype(np.int8)
-            )
-            for part, length, period in _requests(settings, user):
-                candidates = period.candidates[:max_candidates].astype(np.int32)
-                labels = labels_of(period.candidate_ratings[:max_candidates]).astype(np.int8)
-                parts[part].append((user.number, start, min(length, max_uih_len), candidates, labels))
-            start += items[-1].size
+    everybody = (user for file in range(settings.num_files) for user in every_user(settings, file))
+    for user in islice(everybody, num_users):
+        past = [period for period in user.periods[: settings.num_training + 1] if period is not None]
+        items.append(np.concatenate([period.events for period in past]).astype(np.int32))
+        actions.append(actions_of(np.concatenate([period.event_ratings for period in past])).astype(np.int8))
+        for part, length, period in _requests(settings, user):
+            candidates = period.candidates[:max_candidates].astype(np.int32)
+            labels = labels_of(period.candidate_ratings[:max_candidates]).astype(np.int8)
+            parts[part].append((user.number, start, min(length, max_uih_len), candidates, labels))
+        start += items[-1].size
+    if not parts[TRAIN]:
+        raise DataError("--users", num_users, "have no request of the training", "give more")
     events = (np.concatenate(items), np.concatenate(actions))
     return {
         name: Part(*(np.stack(column) for column in zip(*rows, strict=True)), *events)

@@ -110,6 +110,9 @@ def test_the_program_trains_and_continues(case, parts, tmp_path, monkeypatch):
     assert again.exit_code == 0, again.output
     assert again.output == first.output.replace(first.output.split("\n")[0] + "\n", "")
     assert training_dlrmv3.generated(case)[0][TRAIN].labels.shape[1] == 9
+    other = run("--case", path, "--out", out, "--epochs", 1, "--users", 20, "--resume")
+    assert other.exit_code == 2
+    assert "was made with other settings (data " in other.output
 
 
 @pytest.mark.parametrize(
@@ -120,6 +123,8 @@ def test_the_program_trains_and_continues(case, parts, tmp_path, monkeypatch):
         (("--case", "dlrmv3_tiny"), "such as dlrmv3_streaming"),
         (("--case", "dlrmv3_streaming", "--optimizer", "sgd"), "--optimizer: sgd does not train dlrmv3"),
         (("--case", "hstu_tiny"), "--data: nothing is no data for hstu"),
+        (("--case", "hstu_tiny", "--users", "5"), "--users: 5 is not taken for hstu; leave --users out"),
+        (("--case", "dlrmv3_streaming", "--users", "9999"), "--users: 9999 is no number of the data's users"),
         (("--case", "hstu_tiny", "--device", "cuda"), "--device: cuda does not train hstu"),
         (("--case", "dlrmv3_streaming", "--device", "cuda"), "--device: cuda is absent"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -86,6 +87,27 @@ def test_a_time_without_a_request_is_refused():
     for time in (-1, SMALL.num_training + 1):
         with pytest.raises(DataError, match="is no time of the training; give 0 to 9"):
             training_request(user, time, SMALL.num_training, 5, 5)
+
+
+def test_some_users_are_the_first_ones(parts):
+    few = streaming.generate(SMALL, LONGEST, MOST_CANDIDATES, num_users=90)
+    for name in PARTS:
+        rows = np.flatnonzero(parts[name].users < 90)
+        own, expected = few[name].rows(np.arange(len(few[name]))), parts[name].rows(rows)
+        for field in expected.__dataclass_fields__:
+            assert np.array_equal(getattr(own, field), getattr(expected, field)), (name, field)
+
+
+@pytest.mark.parametrize("number", [0, -1, 241])
+def test_another_number_of_users_is_refused(number):
+    with pytest.raises(DataError, match=f"--users: {number} is no number of the data's users; give 1 to 240"):
+        streaming.generate(SMALL, 5, 5, number)
+
+
+def test_users_without_training_are_refused():
+    settings = replace(streaming.TINY, user_sampling_ratio=0.0)
+    with pytest.raises(DataError, match="--users: 3 have no request of the training; give more"):
+        streaming.generate(settings, 5, 5, 3)
 
 
 @pytest.mark.full
