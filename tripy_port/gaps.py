@@ -27,7 +27,8 @@ GAPS: dict[str, str] = {
     "initialization": _NO_TRAINING,
     **dict.fromkeys(
         (
-            *("checkpoints", "train", "training", "training_dlrm", "training_dlrmv3", "training_hstu"),
+            *("checkpoints", "row_wise_adagrad", "train", "training", "training_dlrm", "training_dlrmv3"),
+            "training_hstu",
             "training_state",
             "training_tasks",
         ),
