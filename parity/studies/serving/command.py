@@ -34,6 +34,8 @@ RESULT = "serving.json"
 """Name of the file with every number."""
 _RATES = ("Samples per second", "Completed samples per second")
 _VALID = "VALID"
+_SATISFIED, _DURATION = " satisfied", "Min duration"
+"""The end of a condition's key in LoadGen's summary, and the condition that follows from the target."""
 _LATENCY, _LIMIT = "99.00 percentile latency (ns)", "target_latency (ns)"
 
 
@@ -141,6 +143,15 @@ class Served:
         if self.summary["Scenario"] == loadgen.SCENARIOS["server"]:
             latency, limit = (float(self.summary[key]) / 1e6 for key in (_LATENCY, _LIMIT))
             text += f", 99 % within {latency:.2f} ms, limit {limit:.0f} ms"
+        unmet = [
+            key.removesuffix(_SATISFIED)
+            for key, value in self.summary.items()
+            if key.endswith(_SATISFIED) and value.upper() == "NO"
+        ]
+        if unmet:
+            text += f"; not satisfied: {', '.join(unmet)}"
+        if _DURATION in unmet:
+            text += f": too few queries were asked; give --rate {math.ceil(1.1 * float(rate))}"
         return text
 
 

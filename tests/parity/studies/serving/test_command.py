@@ -231,6 +231,18 @@ class TestTheResult:
                 {"summary": {**SUMMARY, "Result is": "INVALID"}},
                 "performance  INVALID by LoadGen: 12.3 queries/s",
             ),
+            (
+                {
+                    "summary": {
+                        **SUMMARY,
+                        "Result is": "INVALID",
+                        "Min duration satisfied": "NO",
+                        "Min queries satisfied": "Yes",
+                    }
+                },
+                "performance  INVALID by LoadGen: 12.3 queries/s; not satisfied: Min duration: too few "
+                "queries were asked; give --rate 14",
+            ),
             ({"audit": Audited("audit", 1, 0, 0.0, 1.0, "it differs")}, "audit        FAIL: it differs"),
             ({"cache": CacheVerdict(1, {}, 0, 0, "no hit")}, "k/v cache    FAIL: no hit"),
             (
@@ -243,7 +255,7 @@ class TestTheResult:
                 "detected, and none below: give more requests (--samples), or a finer precision",
             ),
         ],
-        ids=["dropped", "invalid", "audit", "cache", "accuracy", "insensitive"],
+        ids=["dropped", "invalid", "too short", "audit", "cache", "accuracy", "insensitive"],
     )
     def test_one_failure_ends_with_1(self, right, changes, line):
         served = self.served(right, **changes)
