@@ -63,6 +63,11 @@ class Settings:
         return self.num_users // self.num_files
 
     @property
+    def generated_users(self) -> int:
+        """Users of all files: a remainder has no file."""
+        return self.users_per_file * self.num_files
+
+    @property
     def items_per_category(self) -> int:
         """Items of one category, which have neighbouring numbers."""
         return self.num_items // self.num_categories
@@ -79,7 +84,7 @@ def users(settings: Settings, numbers: Collection[int]) -> Iterator[User]:
     Raises:
         DataError: there is no such user.
     """
-    last = settings.users_per_file * settings.num_files - 1
+    last = settings.generated_users - 1
     for number in numbers:
         if not 0 <= number <= last:
             raise DataError("user", number, "is no user of the data", f"give 0 to {last}")
@@ -93,14 +98,15 @@ def users(settings: Settings, numbers: Collection[int]) -> Iterator[User]:
         yield _rated(user, lambda of: stars[np.searchsorted(items, of)])
 
 
-def every_user(settings: Settings, file: int) -> Iterator[User]:
-    """The users of one file, one at a time, in the order of their numbers.
+def every_user(settings: Settings) -> Iterator[User]:
+    """All users, one at a time, in the order of their numbers.
 
     Memory holds a rating of every item, in place of the users.
     """
     stars = item_stars(settings.num_items, np.arange(settings.num_items))
-    for user in _drawn(settings, file, settings.users_per_file):
-        yield _rated(user, stars.__getitem__)
+    for file in range(settings.num_files):
+        for user in _drawn(settings, file, settings.users_per_file):
+            yield _rated(user, stars.__getitem__)
 
 
 def item_stars(num_items: int, items: np.ndarray) -> np.ndarray:

@@ -29,7 +29,7 @@ def generated(settings: Settings, count: int, max_uih_len: int, max_candidates: 
     Raises:
         DataError: these users have fewer requests.
     """
-    number = min(count, settings.users_per_file * settings.num_files)
+    number = min(count, settings.generated_users)
     drawn = {user.number: user for user in users(settings, range(number))}
     there = [
         (time, user.number)

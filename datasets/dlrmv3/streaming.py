@@ -9,14 +9,15 @@ Legend: R requests, E events of all users, H events of the longest history, T ca
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import islice
 
 import numpy as np
 
 from datasets.dlrmv3.generator import Settings, every_user
-from datasets.dlrmv3.users import Period, Request, User, actions_of, labels_of
+from datasets.dlrmv3.users import Request, training_request
 from datasets.errors import DataError
 
 STREAMING_400M = Settings(
@@ -157,22 +158,23 @@ def generate(
     Raises:
         DataError: there are fewer users, or they have no request of the training.
     """
-    most = settings.users_per_file * settings.num_files
+    most = settings.generated_users
     if num_users is not None and not 0 < num_users <= most:
         raise DataError("--users", num_users, "is no number of the data's users", f"give 1 to {most}")
-    items, actions = [], []
+    items, actions, start = [], [], 0
     parts: dict[str, list[tuple]] = {TRAIN: [], EVALUATION: []}
-    start = 0
-    everybody = (user for file in range(settings.num_files) for user in every_user(settings, file))
-    for user in islice(everybody, num_users):
-        past = [period for period in user.periods[: settings.num_training + 1] if period is not None]
-        items.append(np.concatenate([period.events for period in past]).astype(np.int32))
-        actions.append(actions_of(np.concatenate([period.event_ratings for period in past])).astype(np.int8))
-        for part, length, period in _requests(settings, user):
-            candidates = period.candidates[:max_candidates].astype(np.int32)
-            labels = labels_of(period.candidate_ratings[:max_candidates]).astype(np.int8)
-            parts[part].append((user.number, start, min(length, max_uih_len), candidates, labels))
-        start += items[-1].size
+    first = settings.num_training
+    for user in islice(every_user(settings), num_users):
+        there = [time for time in range(first + 1) if user.periods[time + 1] is not None]
+        for time in there:
+            one = training_request(user, time, first, sys.maxsize, max_candidates)
+            length = min(one.items.size, max_uih_len)
+            row = (user.number, start, length, one.candidates.astype(np.int32), one.labels.astype(np.int8))
+            parts[EVALUATION if time == first else TRAIN].append(row)
+        # The last one is the evaluation, where everybody is, and its history begins with the others'.
+        items.append(one.items.astype(np.int32))
+        actions.append(one.actions.astype(np.int8))
+        start += one.items.size
     if not parts[TRAIN]:
         raise DataError("--users", num_users, "have no request of the training", "give more")
     events = (np.concatenate(items), np.concatenate(actions))
@@ -180,12 +182,3 @@ def generate(
         name: Part(*(np.stack(column) for column in zip(*rows, strict=True)), *events)
         for name, rows in parts.items()
     }
-
-
-def _requests(settings: Settings, user: User) -> Iterator[tuple[str, int, Period]]:
-    """A user's requests: their part, the length of the history, and the period with the candidates."""
-    length = 0
-    for time, (before, now) in enumerate(pairwise(user.periods[: settings.num_training + 2])):
-        length += 0 if before is None else before.events.size
-        if now is not None:
-            yield EVALUATION if time == settings.num_training else TRAIN, length, now

@@ -136,20 +136,10 @@ def _request(
     return Request(
         user=number,
         items=items,
-        actions=actions_of(stars),
+        actions=np.array(ACTION_WEIGHTS)[stars.astype(np.int64) - 1],
         candidates=now.candidates[:max_candidates],
-        labels=labels_of(now.candidate_ratings[:max_candidates]),
+        labels=(now.candidate_ratings[:max_candidates] >= LIKED).astype(np.int64),
     )
-
-
-def actions_of(stars: np.ndarray) -> np.ndarray:
-    """(H,) int64, one of `ACTION_WEIGHTS` for each event's rating."""
-    return np.array(ACTION_WEIGHTS)[stars.astype(np.int64) - 1]
-
-
-def labels_of(stars: np.ndarray) -> np.ndarray:
-    """(T,) int64, 1 for each candidate's rating that says that the user likes it."""
-    return (stars >= LIKED).astype(np.int64)
 
 
 def to_line(user: User) -> str:
