@@ -27,7 +27,7 @@ class Leaf:
 
 def map_tree(value: Any, convert: Callable[[Any], Any]) -> Any:
     """The same tree, of the same classes, with `convert` of every leaf."""
-    parts = _parts(value)
+    parts = parts_of(value)
     if isinstance(parts, dict):
         return _with_parts(value, {key: map_tree(item, convert) for key, item in parts.items()})
     if parts is not None:
@@ -37,7 +37,7 @@ def map_tree(value: Any, convert: Callable[[Any], Any]) -> Any:
 
 def leaves(value: Any, path: TreePath = ()) -> Iterator[tuple[TreePath, Any]]:
     """Yield `(path, leaf)` for every leaf. A value that is no container is a leaf with an empty path."""
-    parts = _parts(value)
+    parts = parts_of(value)
     if parts is None:
         yield path, value
         return
@@ -52,7 +52,7 @@ def dotted(path: TreePath) -> str:
 
 def plain_tree(value: Any) -> Any:
     """The tree with dictionaries, lists and tuples in place of containers of other classes."""
-    parts = _parts(value)
+    parts = parts_of(value)
     if isinstance(parts, dict):
         return {key: plain_tree(item) for key, item in parts.items()}
     if parts is None:
@@ -68,7 +68,7 @@ def with_leaves(value: Any, source: Any) -> Any:
 
 def encode_tree(value: Any, encode: Callable[[Any], Any]) -> Any:
     """The tree as JSON has it, with `encode` of every leaf. Containers keep their classes but for tuples."""
-    parts = _parts(value)
+    parts = parts_of(value)
     if parts is None:
         return encode(value)
     if not isinstance(parts, dict):
@@ -112,7 +112,7 @@ class _Record(dict):  # type: ignore[type-arg]
             raise AttributeError(name) from None
 
 
-def _parts(value: Any) -> dict[Any, Any] | list[Any] | tuple[Any, ...] | None:
+def parts_of(value: Any) -> dict[Any, Any] | list[Any] | tuple[Any, ...] | None:
     """The items of a container by key or in order; None for a leaf."""
     if isinstance(value, (dict, list, tuple)):
         return value

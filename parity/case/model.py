@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import abc
 import copy
-import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from parity.base.errors import UserError
-from parity.base.trees import dotted, leaves
+from parity.base.trees import dotted, leaves, parts_of
 from parity.case.cached import Cached
 from parity.case.incremental import Incremental
 from parity.case.options import Option
@@ -157,14 +156,11 @@ class Case(Pairing, Incremental, Cached, Quantised, abc.ABC):
 
     def named_outputs(self, results: Any) -> dict[str, Any]:
         """The entry's results by tap name, of either side: one tensor, a tuple, or a dict of tensors."""
-        if dataclasses.is_dataclass(results):
-            named = {part.name: getattr(results, part.name) for part in dataclasses.fields(results)}
-        elif isinstance(results, dict):
-            named = results
-        elif isinstance(results, (list, tuple)):
-            named = {str(index): result for index, result in enumerate(results)}
-        else:
+        parts = parts_of(results)
+        if parts is None:
             named = {"output": results}
+        else:
+            named = parts if isinstance(parts, dict) else dict(enumerate(parts))
         return {f"{self.entry}.{name}": result for name, result in named.items()}
 
     # Inputs

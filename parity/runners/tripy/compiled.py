@@ -100,7 +100,7 @@ class Compiled:
         )
 
     def launch(self, arguments: Any) -> list[tp.Tensor]:
-        """Run on device tensors and wait for the result."""
+        """Run on the arguments of `placed` and wait for the result."""
         if self.executable is None:
             return []
         outputs = self.enqueue(arguments)
@@ -108,9 +108,9 @@ class Compiled:
         return outputs
 
     def enqueue(self, arguments: Any) -> list[tp.Tensor]:
-        """Put a run on device tensors into `queue`, if there is one, without waiting."""
+        """Put a run on the arguments of `placed` into `queue`, if there is one, without waiting."""
         # Without a tensor in it, the argument is no input of the executable.
-        return self.executable(plain_tree(arguments)) if self._has_inputs else self.executable()
+        return self.executable(arguments) if self._has_inputs else self.executable()
 
     def queue(self) -> torch.cuda.Stream | None:
         """The stream of its work; None if PyTorch cannot measure it."""
@@ -131,7 +131,7 @@ class Compiled:
         return self.named(self.launch(arguments), arguments)
 
     def on_host(self, arguments: Any) -> dict[str, torch.Tensor]:
-        """Run on device tensors. Returns the results by tap name; names of one tensor share its copy."""
+        """Run on the arguments of `placed`. Returns results by tap name, one copy of each tensor."""
         copies: dict[int, torch.Tensor] = {}
         results = self(arguments)
         for result in results.values():
@@ -179,6 +179,11 @@ def _input_info(leaf: Any, accepted: Any) -> Any:
     return tp.InputInfo(shape, dtype=tripy_dtype(dtype))
 
 
+def placed(arguments: Any) -> Any:
+    """The arguments of a compiled function: device tensors in dictionaries, lists and tuples."""
+    return map_tree(plain_tree(arguments), to_device)
+
+
 def to_device(leaf: Any) -> Any:
     if not isinstance(leaf, torch.Tensor):
         return leaf
@@ -204,17 +209,17 @@ class ExecutableReplay:
     """The portable runtime's captured graph, which copies its inputs in and its results out."""
 
     def __init__(self, compiled: Compiled, arguments: Any) -> None:
-        """Capture a compiled function that is not empty, on device tensors.
+        """Capture a compiled function that is not empty, on the arguments of `placed`.
 
         Raises:
             NotCapturable: A replay gives other bits.
         """
         self._executable = _loaded_with(compiled.executable, GRAPHS)
         self._executable.stream = compiled.executable.stream
-        self._arguments = plain_tree(arguments)
+        self._arguments = arguments
         self._queue = compiled.queue()
         for _ in range(_CALLS_TO_REPLAY):
-            results = self._executable(self._arguments)
+            results = self._executable(arguments)
         pairs = zip(results, compiled.launch(arguments), strict=True)
         if not all(same_bits(to_host(result), to_host(expected)) for result, expected in pairs):
             raise NotCapturable("a replay gives other bits than a run")

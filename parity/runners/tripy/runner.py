@@ -37,8 +37,8 @@ from parity.runners.tripy.compiled import (
     Compiled,
     DynamicSizes,
     ExecutableReplay,
+    placed,
     time_runs,
-    to_device,
     to_host,
     tripy_dtype,
 )
@@ -169,7 +169,7 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
         arguments = map_tree(self.case.entry_arguments(arrays), self._host)
         sizes = self.case.dynamic_sizes(arrays)
         compiled = self._compiled(function.__name__, function, arguments, sizes, taps)
-        return compiled.on_host(map_tree(arguments, to_device)), compiled
+        return compiled.on_host(placed(arguments)), compiled
 
     def run(self, arrays: Arrays) -> dict[str, torch.Tensor]:
         return self._run_entry(arrays, self._entry)[0]
@@ -201,7 +201,7 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
     def time(self, arrays: Arrays, repeats: int) -> Timed:
         arguments = map_tree(self.case.entry_arguments(arrays), self._host)
         compiled = self._compiled("_entry", self._entry, arguments, self.case.dynamic_sizes(arrays))
-        on_device = map_tree(arguments, to_device)
+        on_device = placed(arguments)
         seconds, outputs = time_runs(compiled, on_device, repeats)
         named = compiled.named(outputs, on_device)
         return Timed(seconds, {name: to_host(output) for name, output in named.items()})
@@ -214,7 +214,7 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
         arguments = map_tree(self.case.entry_arguments(arrays), self._host)
         compiled = self._compiled("_entry", self._entry, arguments, self.case.dynamic_sizes(arrays))
         if self._whole is None:
-            self._whole = self._replays(compiled, map_tree(arguments, to_device))
+            self._whole = self._replays(compiled, placed(arguments))
         return Replayed([]) if self._whole is None else self._whole.time(repeats)
 
     def _replays(self, compiled: Compiled, on_device: Any) -> Replays | None:
@@ -257,12 +257,12 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
         self, call: ModuleCall, inputs: Tensors, arrays: Arrays, whole: bool = True
     ) -> dict[str, torch.Tensor]:
         compiled, arguments = self._call(call, inputs, arrays)
-        results = compiled.on_host(map_tree(arguments, to_device))
+        results = compiled.on_host(placed(arguments))
         return {call.tap + output: tensor for output, tensor in results.items()}
 
     def timed_call(self, call: ModuleCall, inputs: Tensors, arrays: Arrays) -> TimedCall:
         compiled, arguments = self._call(call, inputs, arrays)
-        on_device = map_tree(arguments, to_device)
+        on_device = placed(arguments)
         time = lambda repeats: time_runs(compiled, on_device, repeats)[0]  # noqa: E731
         return TimedCall(time, self._replays(compiled, on_device))
 
@@ -290,7 +290,7 @@ class TripyRunner(TripyModules, Appends):
         self, key: str, function: Callable, arguments: dict, dynamic_sizes: DynamicSizes
     ) -> dict[str, torch.Tensor]:
         compiled = self._compiled(key, function, arguments, dynamic_sizes)
-        return compiled.on_host(map_tree(arguments, to_device))
+        return compiled.on_host(placed(arguments))
 
     def _prefill(self, arguments: dict, traced: Traced) -> dict[str, tp.Tensor]:
         cache = self.case.prefill(self.model, **arguments)

@@ -8,7 +8,7 @@ from typing import Any
 import nvtripy as tp
 import torch
 
-from parity.base.trees import leaves, map_tree
+from parity.base.trees import leaves, map_tree, plain_tree
 from parity.runners.tripy.compiled import to_device
 
 
@@ -22,7 +22,7 @@ class Buffers:
     def __init__(self, arguments: Any) -> None:
         is_pinned = torch.cuda.is_available()
         self.arguments = map_tree(
-            arguments,
+            plain_tree(arguments),
             lambda leaf: torch.empty_like(leaf, pin_memory=is_pinned) if _is_tensor(leaf) else leaf,
         )
         self._copied = torch.cuda.Event() if is_pinned else None
