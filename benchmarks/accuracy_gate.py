@@ -3,9 +3,8 @@
     python -m reference.train --case dlrmv3_streaming --out trained/
     python -m benchmarks.accuracy_gate --trained trained/ --out gate.jsonl
 
-    python -m reference.train --case dlrmv3_streaming_400m --device cuda --out trained/
-    python -m benchmarks.accuracy_gate --case dlrmv3_streaming_400m --device cuda --requests 208 --batch 16 \
-        --judged 2 --trained trained/ --out gate.jsonl
+    python -m benchmarks.accuracy_gate --case dlrmv3_streaming_400m --device cuda --requests 96 --batch 8 \
+        --judged 2 --trained large/ --out gate.jsonl
 
 Serves generated requests with the trained weights, first from the right port and then with each fault of the
 catalogues of DLRMv3. MLPerf's gate gets the predictions of all requests. The suite judges the first requests
