@@ -18,13 +18,12 @@ from __future__ import annotations
 import functools
 import logging
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch._C._functorch import _add_batch_dim, _remove_batch_dim
 from torch._functorch.vmap import lazy_load_decompositions, vmap_increment_nesting
-from torch.utils import _pytree as pytree
 
 from parity.base.dispatch import EachOperation
 from parity.base.precision import Precision
@@ -97,8 +96,7 @@ class RoundingSamples(EachOperation):
         name = func.overloadpacket.__name__
         if torch.Tag.nondeterministic_seeded in func.tags:
             raise NotBatchable(f"{func} draws random numbers of its own")
-        leaves, structure = pytree.tree_flatten((args, kwargs))
-        places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, Samples)]
+        places = [*_samples_in((*args, *kwargs.values()))]
         if places and name == "_local_scalar_dense":
             return _common_number(args[0], func)
         in_place = func._schema.is_mutable
@@ -111,20 +109,21 @@ class RoundingSamples(EachOperation):
                 Samples(arg.values.clone()) if isinstance(arg, Samples) else arg.clone() for arg in operands
             ]
 
-        def run(*values: torch.Tensor) -> tuple[Any, ...]:
-            whole = list(leaves)
-            for place, value in zip(places, values, strict=True):
-                whole[place] = value
-            args, kwargs = pytree.tree_unflatten(whole, structure)
-            norm = norm_of_terms(func, name, args, kwargs)
-            result = func(*args, **kwargs)
-            before = sum_before_bias(name, args, kwargs, result)
+        def run(values: Sequence[torch.Tensor]) -> tuple[Any, ...]:
+            own_args, own_kwargs = args, kwargs
+            if values:
+                in_order = iter(values)
+                own_args = tuple(_with_values(arg, in_order) for arg in args)
+                own_kwargs = {key: _with_values(arg, in_order) for key, arg in kwargs.items()}
+            norm = norm_of_terms(func, name, own_args, own_kwargs)
+            result = func(*own_args, **own_kwargs)
+            before = sum_before_bias(name, own_args, own_kwargs, result)
             return (result, *(size for size in (norm, before) if size is not None))
 
         if not places:
-            result, *sizes = run()
+            result, *sizes = run(())
         else:
-            result, *sizes = self._for_all(run, [leaves[place].values for place in places], func)
+            result, *sizes = self._for_all(run, [samples.values for samples in places], func)
         outputs = result if isinstance(result, (tuple, list)) else (result,)
         count = terms(func, args, kwargs, result).count
         # Every sum with a bias has a norm.
@@ -137,11 +136,13 @@ class RoundingSamples(EachOperation):
             return args[0]
         return type(result)(results) if isinstance(result, (tuple, list)) else results[0]
 
-    def _for_all(self, run: Callable[..., tuple], values: list[torch.Tensor], func: Any) -> tuple:
+    def _for_all(
+        self, run: Callable[[Sequence[torch.Tensor]], tuple], values: list[torch.Tensor], func: Any
+    ) -> tuple:
         """`run` for every sample: its tensors as `Samples`, and other results, such as None, as they are.
 
-        This is `torch.func.vmap` for flat tensors. Its nested containers and their checks take ten times as
-        long as an operation on a few numbers.
+        This is `torch.func.vmap` for the flat arguments of operations. Its nested containers and their checks
+        take ten times as long as an operation on a few numbers.
         """
         count = values[0].shape[0]
         try:
@@ -150,17 +151,12 @@ class RoundingSamples(EachOperation):
                 warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
                 lazy_load_decompositions()
                 with vmap_increment_nesting(count, "error") as level:
-                    results = run(*(_add_batch_dim(value, 0, level) for value in values))
-                    leaves, structure = pytree.tree_flatten(results)
-                    whole = [
-                        _remove_batch_dim(leaf, level, count, 0) if isinstance(leaf, torch.Tensor) else leaf
-                        for leaf in leaves
-                    ]
+                    results = run([_add_batch_dim(value, 0, level) for value in values])
+                    whole = _mapped(lambda leaf: _remove_batch_dim(leaf, level, count, 0), results)
         except RuntimeError as error:
             raise NotBatchable(f"{func}: {error}") from error
         is_view = any(returned.alias_info is not None for returned in func._schema.returns)
-        samples = [_samples(leaf, is_view) if isinstance(leaf, torch.Tensor) else leaf for leaf in whole]
-        return pytree.tree_unflatten(samples, structure)
+        return _mapped(lambda leaf: _samples(leaf, is_view), whole)
 
     def _rounded(
         self,
@@ -184,6 +180,33 @@ class RoundingSamples(EachOperation):
         before = None if before_bias is None else _all(before_bias)
         rounded = self._errors.add(values, shape, norms, count, exact, before)
         return output if isinstance(output, Samples) else Samples(rounded)
+
+
+def _samples_in(arguments: Iterable[Any]) -> Iterator[Samples]:
+    """The `Samples` in arguments of an operation, which are tensors, lists of tensors, or other values."""
+    for argument in arguments:
+        if isinstance(argument, Samples):
+            yield argument
+        elif isinstance(argument, (list, tuple)):
+            yield from _samples_in(argument)
+
+
+def _with_values(argument: Any, values: Iterator[torch.Tensor]) -> Any:
+    """An argument with the next of `values` in place of each of its `Samples`."""
+    if isinstance(argument, Samples):
+        return next(values)
+    if isinstance(argument, (list, tuple)):
+        return type(argument)(_with_values(part, values) for part in argument)
+    return argument
+
+
+def _mapped(convert: Callable[[torch.Tensor], torch.Tensor], result: Any) -> Any:
+    """A result of an operation, a tensor or several, with `convert` of each tensor."""
+    if isinstance(result, torch.Tensor):
+        return convert(result)
+    if isinstance(result, (list, tuple)):
+        return type(result)(_mapped(convert, part) for part in result)
+    return result
 
 
 def _all(tensor: torch.Tensor) -> torch.Tensor:

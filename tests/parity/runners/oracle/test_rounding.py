@@ -2,8 +2,10 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from cases.shipped import load_case
 from parity.base.precision import PRECISIONS
@@ -25,6 +27,8 @@ from parity.runners.oracle.rounding import (
 from parity.verdict.bound import bound_for
 
 FP32, FP16, BF16 = PRECISIONS["fp32"], PRECISIONS["fp16"], PRECISIONS["bf16"]
+SIGNIFICANCE = 1e-3
+"""Chance that a right program fails one test of a distribution, over all seeds; the seeds are fixed."""
 PRECISE = pytest.mark.parametrize("precision", [FP32, FP16, BF16], ids=lambda p: p.name)
 
 
@@ -74,6 +78,32 @@ def test_one_rounding_has_its_mean_square(precision):
     error = _drawn(precision, lambda x: x * 2.0, values) / (2.0 * values) - 1.0
     assert float(error.square().mean().sqrt()) == pytest.approx(RMS * precision.unit_roundoff, rel=0.01)
     assert float(error.abs().max()) <= precision.unit_roundoff
+
+
+def _errors_of_one_rounding(count):
+    """Errors of products in units of round-off: of 3, between 2 and 4."""
+    values = torch.full((count,), 1.5, dtype=torch.float64)
+    return ((_drawn(BF16, lambda x: x * 2.0, values) - 3.0) / (2.0 * BF16.unit_roundoff)).numpy()
+
+
+def test_the_error_of_a_rounding_is_uniform():
+    errors = _errors_of_one_rounding(40_001)
+    assert stats.kstest(errors, stats.uniform(-1.0, 2.0).cdf).pvalue > SIGNIFICANCE
+    assert len(np.unique(errors)) > 20_000
+
+
+@pytest.mark.parametrize("apart", range(1, 9))
+def test_errors_are_independent(apart):
+    """Several of them come from one word of random bits, neighbours among them."""
+    errors = _errors_of_one_rounding(40_000)
+    assert stats.pearsonr(errors[:-apart], errors[apart:]).pvalue > SIGNIFICANCE
+    assert stats.pearsonr(np.abs(errors[:-apart]), np.abs(errors[apart:])).pvalue > SIGNIFICANCE
+
+
+def test_errors_of_two_operations_are_independent():
+    first = torch.full((20_000,), 1.5, dtype=torch.float64)
+    one, two = _drawn(BF16, lambda x: torch.stack([x * 2.0, x * 4.0]), first).numpy()
+    assert stats.pearsonr(one, two).pvalue > SIGNIFICANCE
 
 
 @PRECISE
