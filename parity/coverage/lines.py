@@ -13,13 +13,17 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import coverage as library
+from nvtripy.utils.function_registry import FunctionRegistry
 
 from parity.coverage.questions import Coverage, Kind, Question
 from parity.coverage.source import path_of
 
 RUNS = "runs"
+_TRIPY_OPERATIONS = ("nvtripy.frontend.ops", "nvtripy.frontend.tensor")
+"""Modules of the functions that call no user's code, and those inside them."""
 _Arcs = frozenset[tuple[int, int]]
 _LEFT_OUT = [r"^\s*raise\b", r"^\s*assert\b", r"^\s*@(abc\.)?abstractmethod\b"]
 
@@ -41,6 +45,40 @@ class _Library(library.Coverage):
                 parser = parsed[reporter.filename] = reporter.parser  # type: ignore[attr-defined]
             reporter._parser = parser  # type: ignore[attr-defined]
         return reporter
+
+
+@contextlib.contextmanager
+def _pauses_in_tripy(recorder: Any) -> Iterator[None]:
+    """Inside, nothing is recorded while an operation of Tripy runs, which calls no code of the port.
+
+    Python runs at half its speed while lines are recorded, whatever the file.
+
+    Args:
+        recorder: The library's trace function. Without a `start`, as on a Python that can record some files
+            alone, it never pauses.
+    """
+    resume = getattr(recorder, "start", None)
+    if resume is None:
+        yield
+        return
+    find = FunctionRegistry.find_overload
+
+    def find_pausing(self: FunctionRegistry, key: str, args: Any, kwargs: Any) -> Any:
+        overload = find(self, key, args, kwargs)
+        if sys.gettrace() is not recorder or not overload.func.__module__.startswith(_TRIPY_OPERATIONS):
+            return overload
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            sys.settrace(None)
+            try:
+                return overload(*args, **kwargs)
+            finally:
+                resume()
+
+        return run
+
+    with mock.patch.object(FunctionRegistry, "find_overload", find_pausing):
+        yield
 
 
 class Lines:
@@ -65,7 +103,8 @@ class Lines:
         before = sys.gettrace()
         self._library.start()
         try:
-            yield
+            with _pauses_in_tripy(sys.gettrace()):
+                yield
         finally:
             self._library.stop()
             if sys.gettrace() is not before:

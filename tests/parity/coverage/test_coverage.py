@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -90,6 +92,38 @@ def test_lines_and_branches_that_ran():
     coverage.update(_asked([1], option="doubled"))
     assert _seen(coverage, Kind.LINE, "counts = counts + counts") == {"runs"}
     assert len(_seen(coverage, Kind.BRANCH, branch)) == 2
+
+
+def test_lines_that_ran_are_the_same_without_pauses(monkeypatch):
+    paused = _asked([1, 5], option="doubled")
+    monkeypatch.setattr(lines, "reports", {})
+    monkeypatch.setattr(lines, "_pauses_in_tripy", lambda recorder: contextlib.nullcontext())
+    assert _asked([1, 5], option="doubled").seen == paused.seen
+
+
+class _Shape(list):
+    """A shape that notes the trace function of whoever reads it."""
+
+    recorders: list = []
+
+    def __iter__(self):
+        self.recorders.append(sys.gettrace())
+        return super().__iter__()
+
+
+def test_nothing_is_recorded_inside_an_operation_of_tripy(monkeypatch):
+    monkeypatch.setattr(_Shape, "recorders", [])
+    with Lines(SOURCES).on():
+        recorder = sys.gettrace()
+        if not hasattr(recorder, "start"):
+            pytest.skip("coverage.py records without a trace function on this Python")
+        tp.ones(_Shape([2, 3]))
+        assert sys.gettrace() is recorder
+        with pytest.raises(tp.TripyException):
+            tp.reshape(tp.ones((2, 3)), _Shape([-1, -1]))
+        assert sys.gettrace() is recorder
+    # Tripy compares types before the operation begins.
+    assert None in _Shape.recorders
 
 
 def test_statements_that_only_check_have_no_probe():
