@@ -16,12 +16,21 @@ if not torch.cuda.is_available():
 
 
 @pytest.fixture(autouse=True, scope="session")
-def one_patch_a_launch():
-    """Triton's interpreter looks for the functions to replace once a launch."""
+def changed_interpreter():
+    """Triton's interpreter with the changes of `tests.kernels.interpreting`."""
     if os.environ.get("TRITON_INTERPRET") == "1" and importlib.util.find_spec("triton"):
-        from tests.kernels.interpreting import patch_once_a_launch
+        from tests.kernels.interpreting import multiply_without_places, patch_once_a_launch
 
         patch_once_a_launch()
+        multiply_without_places()
+
+
+@pytest.fixture(autouse=True)
+def plans_of_its_own(monkeypatch):
+    """The attention's launch plans last as long as the process. Some tests replace schedules or kernels."""
+    from kernels.hstu_attention import layout
+
+    monkeypatch.setattr(layout, "_LAYOUTS", {})
 
 
 @pytest.fixture(autouse=True)

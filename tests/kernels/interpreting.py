@@ -1,8 +1,11 @@
-"""Triton's interpreter, without the search for functions to replace in every function that a kernel calls.
+"""Triton's interpreter with two changes: fewer searches, and products that have the same bits everywhere.
 
 Before a launch the interpreter replaces the functions of `triton.language`, and restores them after it. For
 each call of a function inside the kernel it goes through the language again, and finds nothing to replace: a
 third of the time of a kernel made of functions.
+
+It multiplies blocks with NumPy's BLAS. On some CPUs the bits of an element of the product depend on its place
+in the block, which no GPU does: two calls that cut the same rows into other blocks would differ.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import triton.language as tl
 from triton.runtime import interpreter
 
@@ -36,3 +40,29 @@ def patch_once_a_launch() -> None:
     has_scopes = hasattr(interpreter, "_LangPatchScope")
     if has_scopes and not hasattr(interpreter._patch_lang, "__wrapped__"):
         interpreter._patch_lang = patched_once(interpreter._patch_lang)
+
+
+def placeless(dot: Callable[..., Any]) -> Callable[..., Any]:
+    """`InterpreterBuilder.create_dot`, with sums whose order depends on their length alone."""
+
+    @functools.wraps(dot)
+    def placeless_dot(
+        builder: Any, a: Any, b: Any, d: Any, input_precision: Any, max_num_imprecise_acc: Any
+    ) -> Any:
+        if any(x.dtype.is_fp8() for x in (a, b)):
+            return dot(builder, a, b, d, input_precision, max_num_imprecise_acc)
+        # einsum chooses the order by the strides.
+        left, right = (np.ascontiguousarray(x.data, d.data.dtype) for x in (a, b))
+        # A GPU says nothing of NaN and Inf either.
+        with np.errstate(all="ignore"):
+            product = np.einsum("...ik,...kj->...ij", left, right) + d.data
+        return interpreter.TensorHandle(product, d.dtype.scalar)
+
+    return placeless_dot
+
+
+def multiply_without_places() -> None:
+    """Exchange the interpreter's products for the rest of the process."""
+    builder = interpreter.InterpreterBuilder
+    if not hasattr(builder.create_dot, "__wrapped__"):
+        builder.create_dot = placeless(builder.create_dot)

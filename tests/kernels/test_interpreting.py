@@ -1,4 +1,4 @@
-"""Triton's interpreter replaces the functions of its language once a launch, and restores them."""
+"""Triton's interpreter as the tests of kernels change it: one search a launch, other products."""
 
 from __future__ import annotations
 
@@ -77,3 +77,31 @@ def test_a_function_outside_of_a_launch_is_patched():
     """Nothing is replaced there yet."""
     patch = patched_once(lambda fn: "patched")
     assert patch(sum_of_squares.fn) == "patched"
+
+
+@triton.jit
+def product(a_ptr, b_ptr, result_ptr, IS_TRANSPOSED: tl.constexpr, BLOCK: tl.constexpr):
+    rows, columns = tl.arange(0, BLOCK)[:, None], tl.arange(0, BLOCK)[None, :]
+    a = tl.load(a_ptr + rows * BLOCK + columns)
+    b = tl.load(b_ptr + rows * BLOCK + columns)
+    if IS_TRANSPOSED:
+        b = tl.trans(b)
+    tl.store(result_ptr + rows * BLOCK + columns, tl.dot(a, b))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("block", [16, 64])
+def test_an_element_of_a_product_has_the_same_bits_at_any_place(block, dtype):
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(block, block, generator=generator).to(dtype) for _ in range(2))
+    rows, columns = (torch.randperm(block, generator=generator) for _ in range(2))
+
+    def multiplied(a, b, is_transposed=False):
+        result = torch.full((block, block), float("nan"))
+        product[(1,)](a, b, result, is_transposed, block)
+        return result
+
+    whole = multiplied(a, b)
+    torch.testing.assert_close(whole, (a.double() @ b.double()).float())
+    assert torch.equal(multiplied(a[rows], b[:, columns].contiguous()), whole[rows][:, columns])
+    assert torch.equal(multiplied(a, b.T.contiguous(), is_transposed=True), multiplied(a, b))

@@ -141,7 +141,7 @@ def verdict(case: Case, precision: str, run: Run, seed: int = 0) -> Verdict:
 
 def with_fault(old: str, new: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """`triton_launch` with a kernel in whose source, or that of its bias, `old` reads `new`."""
-    from kernels.hstu_attention import layout, triton_kernel, triton_kernel_bias, triton_launch
+    from kernels.hstu_attention import triton_kernel, triton_kernel_bias, triton_launch
 
     if old in Path(triton_kernel.__file__).read_text():
         faulty = mutated(triton_kernel, old, new, folder, monkeypatch)
@@ -149,6 +149,4 @@ def with_fault(old: str, new: str, folder: Path, monkeypatch: pytest.MonkeyPatch
         bias = mutated(triton_kernel_bias, old, new, folder, monkeypatch)
         faulty = mutated(triton_kernel, triton_kernel_bias.__name__, bias.__name__, folder, monkeypatch)
     monkeypatch.setattr(triton_launch, "hstu_attention_kernel", faulty.hstu_attention_kernel)
-    # A compiled kernel stays with its layout.
-    monkeypatch.setattr(layout, "_LAYOUTS", {})
     return triton_launch

@@ -92,7 +92,6 @@ def test_another_backend_is_checked_for_itself():
 
 
 def test_old_layouts_make_room(monkeypatch):
-    monkeypatch.setattr(layout, "_LAYOUTS", {})
     monkeypatch.setattr(layout, "_MOST_LAYOUTS", 2)
     stored = [layout_of(call(4, 1, heads=heads)) for heads in (1, 2, 3)]
     assert len(layout._LAYOUTS) == 2
@@ -179,7 +178,6 @@ def test_windows_of_both_widths_have_plans_of_their_own(monkeypatch):
         "choose_schedule",
         lambda *arguments: chosen.append(arguments[3].max_attn_len) or Schedule(16, 16, 4, 1),
     )
-    monkeypatch.setattr(layout, "_LAYOUTS", {})
     q, offsets = torch.zeros(20, 1, 16, device=DEVICE), torch.tensor([0, 20], device=DEVICE)
     for window in (8, 600, 9, 700):
         hstu_attention(q, q, q, offsets, 20, ProductionMask(1.0, 4.0, max_attn_len=window))

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kernels.hstu_attention import ProductionMask, ResearchMask, hstu_attention, layout
+from kernels.hstu_attention import ProductionMask, ResearchMask, hstu_attention
 from kernels.hstu_attention.layout import Call, layout_of
 from tests.kernels.hstu_attention.attention_cases import Case, verdict
 from tests.kernels.marks import DEVICE, GPU, needs_triton
@@ -116,7 +116,6 @@ def test_a_call_takes_its_pack(longest, sequences, monkeypatch):
     launched = []
     kernel = triton_launch.packed_attention_kernel
     monkeypatch.setattr(triton_launch, "packed_attention_kernel", Counted(kernel, launched))
-    monkeypatch.setattr(layout, "_LAYOUTS", {})
     out = hstu_attention(*call)
     assert len(launched) == 1
     assert torch.equal(out, hstu_attention(*call))
@@ -194,8 +193,6 @@ def test_a_fault_is_caught(fault, tmp_path, monkeypatch):
 
     faulty = mutated(triton_kernel_packs, *FAULTS[fault], tmp_path, monkeypatch)
     monkeypatch.setattr(triton_launch, "packed_attention_kernel", faulty.packed_attention_kernel)
-    # A compiled kernel stays with its layout.
-    monkeypatch.setattr(layout, "_LAYOUTS", {})
     assert not verdict(Case(2, 32, 32, MASKS["everything"], LENGTHS), "fp32", packed(64, 4)).passed
 
 
@@ -205,7 +202,6 @@ def test_a_neighbours_nan_is_seen_without_the_second_pass(tmp_path, monkeypatch)
     old = "if tl.max(has_nan, axis=0) > 0:"
     faulty = mutated(triton_kernel_packs, old, old.replace("> 0", "> 1"), tmp_path, monkeypatch)
     monkeypatch.setattr(triton_launch, "packed_attention_kernel", faulty.packed_attention_kernel)
-    monkeypatch.setattr(layout, "_LAYOUTS", {})
     with pytest.raises(AssertionError):
         test_other_sequences_change_nothing("causal", float("nan"))
 
