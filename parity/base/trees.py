@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import copy
 import dataclasses
+import enum
 import sys
 from collections.abc import Callable, Iterator
 from functools import reduce
@@ -17,8 +18,8 @@ from typing import Any
 TreePath = tuple[Any, ...]
 """Keys and indices on the way to a leaf, the outermost first."""
 
-_CLASS, _PARTS = "class", "parts"
-"""Keys of a container of a class of its own in `encode_tree`."""
+_CLASS, _KEYS, _PARTS = "class", "keys", "parts"
+"""Keys of a container in the JSON of `encode_tree`: its class, its parts, and keys that are no strings."""
 
 
 class Leaf:
@@ -67,19 +68,23 @@ def with_leaves(value: Any, source: Any) -> Any:
 
 
 def encode_tree(value: Any, encode: Callable[[Any], Any]) -> Any:
-    """The tree as JSON has it, with `encode` of every leaf. Containers keep their classes but for tuples."""
+    """The tree as JSON has it, with `encode` of every leaf and key that is no string.
+
+    Containers keep their classes.
+    """
     parts = parts_of(value)
     if parts is None:
         return encode(value)
-    if not isinstance(parts, dict):
-        encoded: Any = [encode_tree(item, encode) for item in parts]
-        is_plain = not hasattr(value, "_fields")
-    else:
-        encoded = {key: encode_tree(item, encode) for key, item in parts.items()}
-        is_plain = type(value) is dict
+    if type(value) is list:
+        return [encode_tree(item, encode) for item in value]
     kind = type(value)
-    names = list(getattr(value, "_fields", ()))
-    return encoded if is_plain else {_CLASS: [kind.__module__, kind.__qualname__, names], _PARTS: encoded}
+    described = {_CLASS: [kind.__module__, kind.__qualname__, list(getattr(value, "_fields", ()))]}
+    if not isinstance(parts, dict):
+        return {**described, _PARTS: [encode_tree(item, encode) for item in parts]}
+    if all(type(key) is str for key in parts):
+        return {**described, _PARTS: {key: encode_tree(item, encode) for key, item in parts.items()}}
+    keys = [encode_tree(key, encode) for key in parts]
+    return {**described, _KEYS: keys, _PARTS: [encode_tree(item, encode) for item in parts.values()]}
 
 
 def decode_tree(value: Any, decode: Callable[[Any], Any]) -> Any:
@@ -91,15 +96,34 @@ def decode_tree(value: Any, decode: Callable[[Any], Any]) -> Any:
 
     A class that this program does not have, such as one of a function, is replaced by one with the same
     attributes.
+
+    Raises:
+        ValueError: The JSON is none of `encode_tree`.
     """
     leaf = decode(value)
     if leaf is not NotImplemented:
         return leaf
     if isinstance(value, list):
         return [decode_tree(item, decode) for item in value]
-    if set(value) == {_CLASS, _PARTS}:
-        return _of_class(*value[_CLASS], decode_tree(value[_PARTS], decode))
-    return {key: decode_tree(item, decode) for key, item in value.items()}
+    if not (isinstance(value, dict) and {_CLASS, _PARTS} <= set(value) <= {_CLASS, _KEYS, _PARTS}):
+        raise ValueError(f"{value!r} is no container")
+    parts = value[_PARTS]
+    if _KEYS in value:
+        keys = (decode_tree(key, decode) for key in value[_KEYS])
+        items = (decode_tree(item, decode) for item in parts)
+        return _of_class(*value[_CLASS], dict(zip(keys, items, strict=True)))
+    if isinstance(parts, dict):
+        return _of_class(*value[_CLASS], {key: decode_tree(item, decode) for key, item in parts.items()})
+    return _of_class(*value[_CLASS], [decode_tree(item, decode) for item in parts])
+
+
+def known_class(module: str, name: str) -> Any:
+    """The class of this name; None if this program has none. Nothing is imported: a file may be another's."""
+    try:
+        kind = reduce(getattr, name.split("."), sys.modules[module])
+    except (KeyError, AttributeError):
+        return None
+    return kind if isinstance(kind, type) else None
 
 
 class _Record(dict):  # type: ignore[type-arg]
@@ -114,6 +138,8 @@ class _Record(dict):  # type: ignore[type-arg]
 
 def parts_of(value: Any) -> dict[Any, Any] | list[Any] | tuple[Any, ...] | None:
     """The items of a container by key or in order; None for a leaf."""
+    if isinstance(value, enum.Enum):
+        return None
     if isinstance(value, (dict, list, tuple)):
         return value
     is_record = dataclasses.is_dataclass(value) and not isinstance(value, (type, Leaf))
@@ -124,7 +150,7 @@ def _with_parts(value: Any, parts: Any) -> Any:
     """A container like `value` with other items under the same keys."""
     kind = type(value)
     if isinstance(value, (list, tuple)):
-        return kind(*parts) if hasattr(value, "_fields") else kind(parts)
+        return _sequence(kind, parts)
     return parts if kind is dict else _filled(copy.copy(value), parts)
 
 
@@ -138,13 +164,26 @@ def _filled(container: Any, parts: dict[Any, Any]) -> Any:
     return container
 
 
-def _of_class(module: str, name: str, fields: list[str], parts: Any) -> Any:
-    """A container of the class of this name. Nothing is imported: a saved run may be another's."""
-    try:
-        kind: Any = reduce(getattr, name.split("."), sys.modules[module])
-    except (KeyError, AttributeError):
-        kind = collections.namedtuple("Fields", fields) if fields else _Record  # type: ignore[misc]  # noqa: PYI024
-    if isinstance(parts, list):
+def _sequence(kind: Any, parts: Any) -> Any:
+    """A list or tuple of a class; a plain one where the class refuses these items, as `torch.Size` may."""
+    if hasattr(kind, "_fields"):
         return kind(*parts)
+    try:
+        return kind(parts)
+    except TypeError:
+        return tuple(parts) if issubclass(kind, tuple) else list(parts)
+
+
+def _of_class(module: str, name: str, fields: list[str], parts: Any) -> Any:
+    """A container of the class of this name, or of one with the same attributes."""
+    kind: Any = known_class(module, name)
+    if isinstance(parts, list):
+        if kind is not None and issubclass(kind, (list, tuple)):
+            return _sequence(kind, parts)
+        return collections.namedtuple("Fields", fields)(*parts) if fields else tuple(parts)  # type: ignore[misc]  # noqa: PYI024
+    if kind is dict:
+        return parts
+    if kind is None or not (issubclass(kind, dict) or dataclasses.is_dataclass(kind)):
+        kind = _Record
     # Not by the constructor: it may take other arguments, and compute.
     return _filled(kind.__new__(kind), parts)

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from parity.base.trees import dotted, leaves
+import numpy as np
 
-CONSTANTS = (bool, int, float, str, type(None))
-"""Types of constants."""
+from parity.base.trees import dotted, leaves
+from parity.capture.values import is_constant, text_of
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Argument:
         tensor: Key of the tensor in `Capture.argument`; empty for another leaf.
         origin: Name of the tensor that this argument is: a tap, an input of the entry, a parameter, or an
             earlier argument; empty for a tensor of its own.
-        constant: Value of a constant.
+        constant: Value of a constant; a short text of another value, if it has one.
         other: Class of a leaf that is neither a tensor nor a constant, else empty.
         is_default: Whether the caller leaves the argument out.
     """
@@ -83,5 +83,8 @@ def named_arguments(
 
 def with_value(argument: Argument, leaf: Any) -> Argument:
     """The argument of a leaf that is no tensor."""
-    is_constant = isinstance(leaf, CONSTANTS)
-    return replace(argument, constant=leaf) if is_constant else replace(argument, other=type(leaf).__name__)
+    if isinstance(leaf, np.generic):
+        leaf = leaf.item()
+    if is_constant(leaf):
+        return replace(argument, constant=leaf)
+    return replace(argument, constant=text_of(leaf), other=type(leaf).__name__)

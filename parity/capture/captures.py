@@ -10,10 +10,11 @@ from typing import Any
 import torch
 
 from parity.base.trees import Leaf, dotted, leaves
-from parity.capture.arguments import CONSTANTS, Argument, Received
+from parity.capture.arguments import Argument, Received
 from parity.capture.live_copies import LiveCopies
 from parity.capture.names import TapName
 from parity.capture.spool import LARGE_BYTES, Spool, content_digest
+from parity.capture.values import Opaque
 
 METHODS = ("cached_forward",)
 """Methods of modules that count as calls, besides `forward`."""
@@ -34,7 +35,8 @@ class ModuleCall:
         path: Path of the module in the model, as in its state-dict keys.
         tap: Name of the call, see `TapName.module_call`.
         kind: Class name of the reference's module.
-        args: Positional arguments: a tree of lists, dicts, constants and `TensorKey`s.
+        args: Positional arguments: a tree of containers, constants, other values that can be stored,
+            `TensorKey`s, and `Opaque`s in place of all others.
         kwargs: Keyword arguments, likewise.
         outputs: Tap names of the tensors that the call returned.
         method: "forward", or one of `METHODS`.
@@ -56,6 +58,12 @@ class ModuleCall:
     def tensor_keys(self) -> set[str]:
         """Keys of the tensors that the call receives."""
         return set(argument_keys(self.args, self.kwargs).values())
+
+    @property
+    def opaque(self) -> dict[str, str]:
+        """Classes of arguments that cannot be stored, by dotted path. With one the call cannot run alone."""
+        arguments = leaves({"args": self.args, "kwargs": self.kwargs})
+        return {dotted(path): leaf.kind for path, leaf in arguments if isinstance(leaf, Opaque)}
 
     @property
     def appends(self) -> bool:
@@ -162,20 +170,13 @@ def _identity(call: ModuleCall) -> tuple[str, str, str]:
 
 
 def tensor_leaves(result: Any, is_tensor: Callable[[Any], bool]) -> Iterator[tuple[str, Any]]:
-    """Yield `(output, tensor)` for each tensor in a module's result, `None`s and constants left out.
+    """Yield `(output, tensor)` for each tensor in a module's result, other values left out.
 
-    The output is as in `TapName`: empty for a single tensor. A constant, such as a size, is compared where a
-    call receives it.
-
-    Raises:
-        TypeError: The result holds a value that is neither a tensor nor a constant.
+    The output is as in `TapName`: empty for a single tensor. Another value, such as a size or an object, is
+    compared where a call receives it.
     """
-    tensors = [
-        (path, leaf) for path, leaf in leaves(result) if is_tensor(leaf) or not isinstance(leaf, CONSTANTS)
-    ]
+    tensors = [(path, leaf) for path, leaf in leaves(result) if is_tensor(leaf)]
     for path, leaf in tensors:
-        if not is_tensor(leaf):
-            raise TypeError(f"a module returned a {type(leaf).__name__}, which cannot be compared")
         yield "".join(f"[{key}]" for key in path) if len(tensors) > 1 else "", leaf
 
 

@@ -27,6 +27,7 @@ from parity.base.trees import decode_tree, encode_tree
 from parity.capture.arguments import Argument, Received
 from parity.capture.captures import Capture, ModuleCall, TensorKey, large_folder
 from parity.capture.spool import Spool, is_floating_point, load_rows, writing
+from parity.capture.values import decode_value, encode_value
 
 _TAP, _INPUT = "tap:", "input:"
 """Begin the names of tensors in a capture's file."""
@@ -195,11 +196,7 @@ def _encoded(call: ModuleCall) -> dict[str, Any]:
 
 
 def _encode_leaf(leaf: Any) -> Any:
-    if isinstance(leaf, TensorKey):
-        return {"tensor": leaf.key}
-    if leaf is None or isinstance(leaf, (bool, int, float, str)):
-        return leaf
-    raise TypeError(f"a module received a {type(leaf).__name__}, which cannot be replayed")
+    return {"tensor": leaf.key} if isinstance(leaf, TensorKey) else encode_value(leaf)
 
 
 def _decoded(call: dict[str, Any]) -> ModuleCall:
@@ -216,9 +213,8 @@ def _received(facts: dict[str, Any]) -> Received:
 
 
 def _decode_leaf(value: Any) -> Any:
-    if isinstance(value, dict):
-        return TensorKey(value["tensor"]) if set(value) == {"tensor"} else NotImplemented
-    return NotImplemented if isinstance(value, list) else value
+    is_tensor = isinstance(value, dict) and set(value) == {"tensor"}
+    return TensorKey(value["tensor"]) if is_tensor else decode_value(value)
 
 
 class Stored(Mapping[str, torch.Tensor]):

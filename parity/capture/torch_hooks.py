@@ -16,6 +16,7 @@ from parity.capture.captures import METHODS, Capture, ModuleCall, TensorKey, ten
 from parity.capture.longest_sums import WHOLE, LongestSums
 from parity.capture.names import TapName
 from parity.capture.overriding import calling
+from parity.capture.values import storable
 from parity.case.pairing import function_of, overrides_call
 
 
@@ -59,7 +60,7 @@ def tapped(
 
         def frozen(leaf: Any) -> Any:
             if not _is_tensor(leaf):
-                return leaf
+                return storable(leaf)
             if path not in kept:
                 return TensorKey("")
             if id(leaf) not in keys:

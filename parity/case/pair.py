@@ -46,9 +46,10 @@ class ModelPair(Case):
         port: A function that builds the Tripy model, such as its class. It takes the type of its numbers, or
             nothing if it has one precision. A Tripy model in place of it has its own precision; its weights
             are the PyTorch model's while it runs, and its own afterwards.
-        inputs: The entry's arguments by name: arrays, tensors, constants, or dictionaries, lists and tuples
-            of them. The first array has the batch first. The names are the PyTorch model's. Options name a
-            nested array by its path, such as `payloads.timestamps`.
+        inputs: The entry's arguments by name: arrays, tensors, constants, other objects, or dictionaries,
+            lists and tuples of them. The first array has the batch first. The names are the PyTorch model's.
+            Options name a nested array by its path, such as `payloads.timestamps`. Both sides get the same
+            objects; the port gets Tripy's types and devices in place of PyTorch's.
         options: The attributes of `Case` in `OPTIONS`, and three that describe the inputs:
             `mask`: name of the (B, N) input that is true or nonzero at valid positions, or a function from
             the inputs to this mask. Results with an axis of N count at valid positions.
@@ -304,11 +305,11 @@ def _arrays_and_arguments(inputs: Any) -> tuple[dict[str, np.ndarray], dict[str,
         places.append(value if array is None else _ArrayName(dotted(path)))
         if array is not None:
             arrays[dotted(path)] = array
-        elif not (value is None or isinstance(value, (bool, int, float, str))):
+        elif any(hasattr(value, name) for name in ("__array__", "__dlpack__")):
             raise UserError(
                 f"inputs[{dotted(path)!r}]",
                 type(value).__name__,
-                "is no array of NumPy, tensor of PyTorch or constant",
+                "is an array of another library",
                 "give a NumPy array or a PyTorch tensor",
             )
     if not arrays:

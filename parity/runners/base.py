@@ -99,8 +99,11 @@ class TapsModules(Runner):
         return {}
 
     def can_run(self, call: ModuleCall) -> bool:
-        """Whether `run_call` can run a call. Calls of the incremental forward need `Appends`."""
-        return not call.appends or isinstance(self, Appends)
+        """Whether `run_call` can run a call.
+
+        Its arguments must be known. Calls of the incremental forward need `Appends`.
+        """
+        return not call.opaque and (not call.appends or isinstance(self, Appends))
 
     @abc.abstractmethod
     def run_call(

@@ -198,7 +198,10 @@ class _CallJudge:
         self, name: str, reference: Argument, port: Argument
     ) -> ArgumentDifference | None:
         if reference.other and port.other:
-            return None
+            texts = reference.constant, port.constant
+            if reference.other != port.other or None in texts or len(set(texts)) == 1:
+                return None
+            return ArgumentDifference(name, "value", _instead(reference, port))
         if not any((reference.tensor, reference.other, port.tensor, port.other)):
             if self._same_constant(reference, port):
                 return None
@@ -251,7 +254,7 @@ class _CallJudge:
         if verdict.passed or self._is_tolerated(verdict):
             return None
         # Infinite elements are equal here; their differences are not defined.
-        exact, ours = (np.where(finite, values, 0.0) for values in (oracle.numpy(), ours))
+        exact, ours = (np.where(finite, values, 0.0) for values in (oracle.double().numpy(), ours))
         failed = FailedTensor(exact, ours, counted, verdict.limit, axes, port.dtype)
         return failed, failed.wrong
 
@@ -306,10 +309,14 @@ def _is_passed_twice(call: str, received: Received, argument: Argument | None, p
 
 
 def _instead(reference: Argument, port: Argument) -> str:
-    theirs, ours = (
-        "a tensor" if side.tensor else side.other or repr(side.constant) for side in (reference, port)
-    )
-    return f"{ours} in place of {theirs}"
+    return f"{_shown(port)} in place of {_shown(reference)}"
+
+
+def _shown(argument: Argument) -> str:
+    if argument.tensor:
+        return "a tensor"
+    text = f"{argument.other} {argument.constant}" if argument.constant is not None else argument.other
+    return text if argument.other else repr(argument.constant)
 
 
 def _paired(reference: Received, port: Received) -> Iterator[tuple[str, Argument | None, Argument | None]]:

@@ -249,7 +249,7 @@ def _judge_tap(
     accumulated = isolated = None
     if call is None or not call.appends:
         accumulated = standards.judge(tap, evidence.oracle.get(tap), reference, port, contaminated)
-    is_alone = call is not None and not other_form(evidence, results, call)
+    is_alone = call is not None and not call.opaque and not other_form(evidence, results, call)
     if call and is_alone and results.taps_modules and evidence.oracle_isolated:
         isolated = _judge_isolated(standards, evidence, results, call, tap, contaminated)
         fails_alone = isolated is not None and not isolated.passed and accumulated is not None

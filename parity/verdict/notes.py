@@ -50,6 +50,12 @@ def _not_alone(evidence: Evidence, results: Results, tap: TapJudgement) -> Itera
     call = evidence.kinds.get(tap.tap)
     if call is None or tap.isolated is not None:
         return
+    if kinds := set(call.opaque.values()):
+        received = evidence.reference.arguments.get(call.tap)
+        names = (own for own in received.arguments if own.other in kinds) if received else ()
+        unknown = ", ".join(f"{own.name} ({own.other})" for own in names)
+        yield f"{INSIDE_ALONE}: its arguments cannot be stored: {unknown or ', '.join(sorted(kinds))}"
+        return
     if form := other_form(evidence, results, call):
         yield f"{INSIDE_ALONE}: it does not run with the reference's arguments, {form}"
     elif tap.tap in results.isolated and (form := other_form(evidence, results, call, fails_alone=True)):

@@ -96,7 +96,8 @@ class RoundingSamples:
     """
 
     def __init__(self, results: torch.Tensor) -> None:
-        self._results = results.numpy()
+        # A model may cast to bfloat16, which NumPy does not have.
+        self._results = (results.float() if results.dtype is torch.bfloat16 else results).numpy()
         self._errors_by_mask: dict[bytes, SampledErrors] = {}
 
     def errors(self, oracle: Oracle, counted: np.ndarray) -> SampledErrors:

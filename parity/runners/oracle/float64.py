@@ -69,6 +69,10 @@ class Float64Runner(TorchModules):
         self.place(arrays)
         return super()._arguments(arrays)
 
+    def _place(self, leaf: Any) -> Any:
+        # A type of the tested precision is the model's, such as that of one of its tensors.
+        return self.dtype if leaf is self._precision.dtype else super()._place(leaf)
+
     def _call_arguments(self, call: ModuleCall, inputs: Tensors, arrays: Arrays) -> tuple[list, dict]:
         self.place(arrays)
         return super()._call_arguments(call, inputs, arrays)
@@ -88,7 +92,7 @@ class Float64Runner(TorchModules):
 
     def can_run(self, call: ModuleCall) -> bool:
         # It is no runner of the incremental forward, whose results equal those of the full forward.
-        return True
+        return not call.opaque
 
     def widening(self) -> int:
         return torch.float64.itemsize // self._precision.dtype.itemsize

@@ -62,7 +62,9 @@ class TorchModel(Runner):
         self.model.eval().requires_grad_(False).to(self.device)
 
     def _place(self, leaf: Any) -> Any:
-        """A copy of a tensor or array on the device, in the model's dtype."""
+        """A copy of a tensor or array on the device, in the model's dtype; a GPU is the model's device."""
+        if isinstance(leaf, torch.device) and leaf.type != "cpu":
+            return self.device
         if isinstance(leaf, np.ndarray):
             leaf = torch.tensor(leaf)
         if not isinstance(leaf, torch.Tensor):

@@ -30,6 +30,14 @@ def tripy_dtype(dtype: torch.dtype) -> tp.dtype:
     return getattr(tp, dtype_name(dtype))
 
 
+def tripy_value(leaf: Any) -> Any:
+    """Tripy's counterpart of a type or device of PyTorch; any other leaf itself."""
+    if isinstance(leaf, torch.device):
+        return tp.device("cpu" if leaf.type == "cpu" else "gpu")
+    is_known = isinstance(leaf, torch.dtype) and hasattr(tp, dtype_name(leaf))
+    return tripy_dtype(leaf) if is_known else leaf
+
+
 class Compiled:
     """A traced function as one executable, its results by tap name.
 

@@ -41,6 +41,7 @@ from parity.runners.tripy.compiled import (
     time_runs,
     to_host,
     tripy_dtype,
+    tripy_value,
 )
 from parity.runners.tripy.lean_traces import leanly
 from parity.runners.tripy.pairing import in_ranks, paired_modules, paired_parameters, set_parameters, taken
@@ -108,7 +109,7 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
         tensor = torch.tensor(leaf) if isinstance(leaf, np.ndarray) else leaf
         if isinstance(tensor, torch.Tensor) and tensor.is_floating_point():
             tensor = tensor.to(self.dtype)
-        return tensor
+        return tripy_value(tensor)
 
     def _compiled(
         self,

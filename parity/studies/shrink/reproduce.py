@@ -16,7 +16,9 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
 from parity.base.trees import decode_tree, leaves
+from parity.capture.values import decode_value
 from parity.case import CaseReference, load_case
+from parity.runners.tripy.compiled import tripy_value
 from parity.runners.tripy.pairing import paired_modules, set_parameters, taken
 
 problem = json.loads((HERE / "problem.json").read_text())
@@ -28,7 +30,7 @@ weights, inputs, expected = (
 def leaf(value):
     if isinstance(value, dict) and set(value) == {"tensor"}:
         return tp.Tensor(inputs[value["tensor"]])
-    return NotImplemented if isinstance(value, (dict, list)) else value
+    return tripy_value(decode_value(value))
 
 
 case = load_case(CaseReference(**problem["case"]))

@@ -24,6 +24,7 @@ from parity.base.precision import Precision
 from parity.base.trees import map_tree
 from parity.capture.captures import ModuleCall, TensorKey
 from parity.capture.names import TapName
+from parity.capture.values import storable
 from parity.case import Case
 from parity.execution.errors import error_text
 from parity.in_process import CleanRun
@@ -198,7 +199,7 @@ def _entry(run: CleanRun, output: str) -> tuple[ModuleCall, dict[str, torch.Tens
 
     def keyed(leaf: Any) -> Any:
         if not isinstance(leaf, np.ndarray):
-            return leaf
+            return storable(leaf)
         key = f"argument.{len(inputs)}"
         inputs[key] = torch.tensor(leaf)
         return TensorKey(key)

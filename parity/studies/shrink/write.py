@@ -16,6 +16,7 @@ from parity.base.locks import Locked
 from parity.base.precision import dtype_name
 from parity.base.trees import encode_tree, leaves
 from parity.capture.captures import TensorKey
+from parity.capture.values import encode_value
 from parity.studies.packages import packages_of, path_of
 from parity.studies.shrink.search import Failure
 from parity.verdict.explanation import explain_alone
@@ -27,8 +28,12 @@ def write(failure: Failure, folder: Path) -> None:
     """Write a failing module or model with its data and code into a new folder.
 
     Raises:
-        UserError: The folder exists, is being made, or cannot be written.
+        UserError: The folder exists, is being made, or cannot be written; or an argument cannot be stored.
     """
+    if opaque := failure.call.opaque:
+        name, kind = next(iter(opaque.items()))
+        problem = f"receives {name}, a {kind}, which cannot be stored"
+        raise UserError("shrink", failure.call.tap, problem, "read the report of `run`")
     try:
         with making(folder) as unfinished:
             _write(failure, unfinished)
@@ -97,4 +102,4 @@ def _problem(failure: Failure) -> dict[str, Any]:
 
 
 def _leaf(leaf: object) -> object:
-    return {"tensor": leaf.key} if isinstance(leaf, TensorKey) else leaf
+    return {"tensor": leaf.key} if isinstance(leaf, TensorKey) else encode_value(leaf)

@@ -162,13 +162,13 @@ def test_a_tap_that_is_overwritten_is_no_origin(record_calls):
     assert torch.equal(capture.tensors["outer"], torch.full((2, 3), 9.0))
 
 
-def test_a_leaf_of_another_type_has_its_class():
+def test_a_leaf_of_another_type_has_its_class_and_text():
     class Passing(Model):
         def forward(self, x, mask):
             return self.last(x, dtype=torch.float32)
 
     (received,) = torch_arguments(Passing()).arguments.values()
-    assert received.arguments[-1] == Argument("dtype", 4, other="dtype")
+    assert received.arguments[-1] == Argument("dtype", 4, constant="float32", other="dtype")
 
 
 def test_arguments_come_back_from_the_disk(tmp_path):
