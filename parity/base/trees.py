@@ -140,6 +140,8 @@ def parts_of(value: Any) -> dict[Any, Any] | list[Any] | tuple[Any, ...] | None:
     """The items of a container by key or in order; None for a leaf."""
     if isinstance(value, enum.Enum):
         return None
+    if hasattr(value, "_fields") and isinstance(value, tuple):
+        return dict(zip(value._fields, value, strict=True))
     if isinstance(value, (dict, list, tuple)):
         return value
     is_record = dataclasses.is_dataclass(value) and not isinstance(value, (type, Leaf))
@@ -150,7 +152,7 @@ def _with_parts(value: Any, parts: Any) -> Any:
     """A container like `value` with other items under the same keys."""
     kind = type(value)
     if isinstance(value, (list, tuple)):
-        return _sequence(kind, parts)
+        return kind(*parts.values()) if isinstance(parts, dict) else _sequence(kind, parts)
     return parts if kind is dict else _filled(copy.copy(value), parts)
 
 
@@ -166,8 +168,6 @@ def _filled(container: Any, parts: dict[Any, Any]) -> Any:
 
 def _sequence(kind: Any, parts: Any) -> Any:
     """A list or tuple of a class; a plain one where the class refuses these items, as `torch.Size` may."""
-    if hasattr(kind, "_fields"):
-        return kind(*parts)
     try:
         return kind(parts)
     except TypeError:
@@ -180,7 +180,13 @@ def _of_class(module: str, name: str, fields: list[str], parts: Any) -> Any:
     if isinstance(parts, list):
         if kind is not None and issubclass(kind, (list, tuple)):
             return _sequence(kind, parts)
-        return collections.namedtuple("Fields", fields)(*parts) if fields else tuple(parts)  # type: ignore[misc]  # noqa: PYI024
+        return tuple(parts)
+    if fields:
+        is_known = (
+            kind is not None and issubclass(kind, tuple) and list(getattr(kind, "_fields", ())) == fields
+        )
+        named: Any = kind if is_known else collections.namedtuple("Fields", fields)  # type: ignore[misc]  # noqa: PYI024
+        return named(*parts.values())
     if kind is dict:
         return parts
     if kind is None or not (issubclass(kind, dict) or dataclasses.is_dataclass(kind)):

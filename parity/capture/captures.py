@@ -13,6 +13,7 @@ from parity.base.trees import Leaf, dotted, leaves
 from parity.capture.arguments import Argument, Received
 from parity.capture.live_copies import LiveCopies
 from parity.capture.names import TapName
+from parity.capture.real_numbers import in_real
 from parity.capture.spool import LARGE_BYTES, Spool, content_digest
 from parity.capture.values import Opaque
 
@@ -73,9 +74,15 @@ class ModuleCall:
 
 @dataclass(frozen=True)
 class TensorKey(Leaf):
-    """Stands for a tensor inside a `ModuleCall`; the tensor is `Capture.call_inputs[key]`."""
+    """Stands for a tensor inside a `ModuleCall`; the tensor is `Capture.call_inputs[key]`.
+
+    Attributes:
+        key: Its key.
+        is_complex: Whether the reference's tensor is complex. The stored one holds its parts.
+    """
 
     key: str
+    is_complex: bool = False
 
 
 @dataclass
@@ -95,6 +102,7 @@ class Capture:
             path of the innermost module; the path is "" outside of all modules.
         longest_sums_before: Terms of the longest sum of all operations before the tap, by tap.
         largest_results: Size of the largest tensor that was computed inside the module, by path, in bytes.
+        forms: Forms of the results that are no dense tensors of real numbers in the model, in words, by tap.
         live: Copies of the running model's tensors, whose keys are those of `tensors` and `call_inputs`.
     """
 
@@ -106,6 +114,7 @@ class Capture:
     unknown_sums: dict[str, dict[str, str]] = field(default_factory=dict)
     longest_sums_before: dict[str, int] = field(default_factory=dict)
     largest_results: dict[str, int] = field(default_factory=dict)
+    forms: dict[str, str] = field(default_factory=dict)
     live: LiveCopies = field(default_factory=LiveCopies, repr=False, compare=False)
 
     @classmethod
@@ -128,9 +137,9 @@ class Capture:
         """Store one copy of an input tensor, however many calls receive it."""
         known = next((key for key in self.live.keys(tensor) if key in self.call_inputs), "")
         if known:
-            return TensorKey(known)
+            return TensorKey(known, tensor.is_complex())
         # A copy has the strides of its shape; `contiguous` leaves those of an axis of size 1 as they are.
-        content = tensor.detach().clone(memory_format=torch.contiguous_format)
+        content = in_real(tensor).clone(memory_format=torch.contiguous_format)
         digest = content_digest(content)
         key = digest[:16]
         if key not in self.call_inputs:
@@ -139,7 +148,7 @@ class Capture:
             else:
                 self.call_inputs[key] = content.cpu()
         self.live.add(tensor, key, content)
-        return TensorKey(key)
+        return TensorKey(key, tensor.is_complex())
 
     def add_appending(self, appending: Capture) -> None:
         """Add the calls of a run that appends an item, without repetitions of this run's calls."""
@@ -153,6 +162,8 @@ class Capture:
             for name, output in zip(call.outputs, outputs, strict=True):
                 self.tensors[output] = appending.tensors[name]
                 self.longest_sums_before[output] = appending.longest_sums_before[name]
+                if name in appending.forms:
+                    self.forms[output] = appending.forms[name]
         if appending.call_inputs is not self.call_inputs:
             self.call_inputs.update(appending.call_inputs)
         for path, operations in appending.unknown_sums.items():

@@ -47,7 +47,7 @@ class LiveCopies:
             content: Its content as it is now, on the same device, which nothing overwrites. It is copied by
                 default.
         """
-        if tensor.device.type == _WITHOUT or tensor.nbytes < _LEAST_BYTES:
+        if tensor.device.type == _WITHOUT or tensor.numel() * tensor.itemsize < _LEAST_BYTES:
             return
         known = self.keys(tensor)
         if known:

@@ -60,4 +60,4 @@ class LongestSums(EachOperation):
 
 def _bytes(result: Any) -> int:
     outputs = result if isinstance(result, (tuple, list)) else (result,)
-    return max((out.nbytes for out in outputs if isinstance(out, torch.Tensor)), default=0)
+    return max((out.numel() * out.itemsize for out in outputs if isinstance(out, torch.Tensor)), default=0)

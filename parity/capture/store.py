@@ -31,6 +31,8 @@ from parity.capture.values import decode_value, encode_value
 
 _TAP, _INPUT = "tap:", "input:"
 """Begin the names of tensors in a capture's file."""
+_TENSOR, _COMPLEX = "tensor", "complex"
+"""Kinds of tensors among the arguments of a call."""
 
 
 _Count = Annotated[int, Field(ge=0, lt=2**63)]
@@ -83,6 +85,7 @@ class _Description(_Strict):
     unknown_sums: dict[str, dict[str, str]]
     longest_sums_before: dict[str, _Count]
     largest_results: dict[str, _Count]
+    forms: dict[str, str] = {}
     calls: list[_CallFacts]
     arguments: dict[str, _ReceivedFacts]
 
@@ -100,6 +103,7 @@ def save_capture(capture: Capture, stem: Path) -> None:
         "unknown_sums": capture.unknown_sums,
         "longest_sums_before": capture.longest_sums_before,
         "largest_results": capture.largest_results,
+        "forms": capture.forms,
         "calls": [_encoded(call) for call in capture.calls],
         "arguments": {tap: _facts_of(received) for tap, received in capture.arguments.items()},
     }
@@ -144,6 +148,7 @@ def open_capture(stem: Path) -> Capture:
             unknown_sums=description["unknown_sums"],
             longest_sums_before=description["longest_sums_before"],
             largest_results=description["largest_results"],
+            forms=description.get("forms", {}),
         )
 
 
@@ -196,7 +201,9 @@ def _encoded(call: ModuleCall) -> dict[str, Any]:
 
 
 def _encode_leaf(leaf: Any) -> Any:
-    return {"tensor": leaf.key} if isinstance(leaf, TensorKey) else encode_value(leaf)
+    if not isinstance(leaf, TensorKey):
+        return encode_value(leaf)
+    return {_COMPLEX if leaf.is_complex else _TENSOR: leaf.key}
 
 
 def _decoded(call: dict[str, Any]) -> ModuleCall:
@@ -213,8 +220,11 @@ def _received(facts: dict[str, Any]) -> Received:
 
 
 def _decode_leaf(value: Any) -> Any:
-    is_tensor = isinstance(value, dict) and set(value) == {"tensor"}
-    return TensorKey(value["tensor"]) if is_tensor else decode_value(value)
+    if isinstance(value, dict) and len(value) == 1:
+        ((kind, key),) = value.items()
+        if kind in (_TENSOR, _COMPLEX):
+            return TensorKey(key, kind == _COMPLEX)
+    return decode_value(value)
 
 
 class Stored(Mapping[str, torch.Tensor]):

@@ -16,12 +16,9 @@ from parity.capture.captures import METHODS, Capture, ModuleCall, TensorKey, ten
 from parity.capture.longest_sums import WHOLE, LongestSums
 from parity.capture.names import TapName
 from parity.capture.overriding import calling
+from parity.capture.real_numbers import form_of, in_real, is_tensor
 from parity.capture.values import storable
 from parity.case.pairing import function_of, overrides_call
-
-
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, torch.Tensor)
 
 
 @contextlib.contextmanager
@@ -59,7 +56,7 @@ def tapped(
         keys: dict[int, TensorKey] = {}
 
         def frozen(leaf: Any) -> Any:
-            if not _is_tensor(leaf):
+            if not is_tensor(leaf):
                 return storable(leaf)
             if path not in kept:
                 return TensorKey("")
@@ -68,7 +65,7 @@ def tapped(
             return keys[id(leaf)]
 
         def complete(argument: Argument, leaf: Any) -> Argument:
-            if not _is_tensor(leaf):
+            if not is_tensor(leaf):
                 return with_value(argument, leaf)
             own = str(TapName(path, seen.get(path, 0), argument=argument.name))
             return origins.complete(argument, own, leaf, frozen(leaf).key if sums is not None else "")
@@ -95,12 +92,14 @@ def tapped(
         count = seen.get(path, 0)
         seen[path] = count + 1
         outputs = []
-        for output, tensor in tensor_leaves(result, _is_tensor):
+        for output, tensor in tensor_leaves(result, is_tensor):
             tap = str(TapName(path, count, output))
             outputs.append(tap)
+            if form := form_of(tensor):
+                capture.forms[tap] = form
             finished += 1
-            if path in kept and keep(tensor):
-                capture.tensors[tap] = tensor.detach().to("cpu", copy=True)
+            if path in kept and keep(real := in_real(tensor)):
+                capture.tensors[tap] = real.to("cpu", copy=True)
                 if inputs is not None:
                     capture.live.add(tensor, tap)
             if inputs is not None:
@@ -153,7 +152,7 @@ class _Origins:
             return True
         for copies in (self._capture.tensors, self._capture.call_inputs):
             if key in copies:
-                return torch.equal(copies[key], tensor.cpu())
+                return torch.equal(copies[key], in_real(tensor).cpu())
         return True
 
     def complete(self, argument: Argument, own: str, tensor: torch.Tensor, key: str) -> Argument:
@@ -165,7 +164,7 @@ class _Origins:
         origin, known_key = known or ("", own)
         key = key or known_key
         if key not in self._capture.tensors and key not in self._capture.call_inputs:
-            self._capture.call_inputs[key] = tensor.detach().to("cpu", copy=True)
+            self._capture.call_inputs[key] = in_real(tensor).to("cpu", copy=True)
         if known is None or key != known_key:
             self._named[id(tensor)] = weakref.ref(tensor), origin or own, key
         return replace(argument, tensor=key, origin=origin)
@@ -230,10 +229,10 @@ def marked(model: torch.nn.Module, argument_name: Callable[[str, str], str]) -> 
 
         arguments = {"args": args, "kwargs": kwargs}
         # In the order of the leaves, so that each copy goes where its original was.
-        places = (dotted(place) for place, leaf in leaves(arguments) if _is_tensor(leaf))
+        places = (dotted(place) for place, leaf in leaves(arguments) if is_tensor(leaf))
 
         def copied(leaf: Any) -> Any:
-            if not _is_tensor(leaf):
+            if not is_tensor(leaf):
                 return leaf
             copy = marks.arguments[argument_name(call, next(places))] = leaf.clone()
             return copy
@@ -245,10 +244,10 @@ def marked(model: torch.nn.Module, argument_name: Callable[[str, str], str]) -> 
         count = seen.get(path, 0)
         seen[path] = count + 1
         # In the order of the leaves, so that each copy goes where its original was.
-        names = iter([str(TapName(path, count, output)) for output, _ in tensor_leaves(result, _is_tensor)])
+        names = iter([str(TapName(path, count, output)) for output, _ in tensor_leaves(result, is_tensor)])
 
         def copied(leaf: Any) -> Any:
-            if not _is_tensor(leaf):
+            if not is_tensor(leaf):
                 return leaf
             copy = marks.results[next(names)] = leaf.clone()
             return copy

@@ -20,6 +20,7 @@ from typing import Any, Concatenate, ParamSpec, TextIO, TypeVar
 
 from parity.base.interruption import raisable, stay_if_ending, undoing
 from parity.base.process import leave_out_of_collections, reuse_freed_memory
+from parity.capture.real_numbers import NotComparable
 from parity.capture.spool import CannotWrite
 from parity.execution import fork_server, gpu_memory
 from parity.execution.commands import Commands
@@ -70,6 +71,7 @@ class RunnerProcess:
         Raises:
             RunnerFailure: The command gave no result; the child is gone or idle.
             CannotWrite: The run's folder cannot be written.
+            NotComparable: An output of the model cannot be compared.
         """
         with self._one_command:
             return self._answered(command.__name__, arguments, keywords)
@@ -166,8 +168,8 @@ class RunnerHere:
 
 
 def _payload(status: Status, payload: Any) -> Any:
-    """The result of a command, or its error. Raises `RunnerFailure` or `CannotWrite`."""
-    if status is Status.UNWRITABLE:
+    """The result of a command, or its error. Raises `RunnerFailure`, `CannotWrite` or `NotComparable`."""
+    if isinstance(payload, (CannotWrite, NotComparable)):
         raise payload
     if status != Status.OK:
         raise RunnerFailure(status, payload)
@@ -224,6 +226,8 @@ def _answer(
         return Status.REFUSED, str(error)
     except CannotWrite as error:
         return Status.UNWRITABLE, error
+    except NotComparable as error:
+        return Status.ERROR, error
     except MemoryError:
         return Status.OUT_OF_MEMORY, f"allocation failed during '{command}'"
     except raisable() as error:

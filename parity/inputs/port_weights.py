@@ -72,7 +72,11 @@ def _transformed(name: str, source: From, weights: Mapping[str, torch.Tensor], a
         UserError: The tensors have no such axes or parts.
     """
     try:
-        tensors = [weights[own] for own in source.names]
+        # A port has no complex numbers: their parts are a last axis of two.
+        tensors = [
+            torch.view_as_real(weights[own]) if weights[own].is_complex() else weights[own]
+            for own in source.names
+        ]
         tensor = torch.cat(tensors, source.axis) if len(tensors) > 1 else tensors[0]
         if source.split is not None:
             part, parts = source.split

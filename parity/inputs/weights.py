@@ -96,18 +96,25 @@ def initial_weights(
         key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
         # A number alone is no array.
         shape = tuple(parameter.shape) or (1,)
-        values = np.random.default_rng([seed, key]).standard_normal(shape, dtype=np.float32)
-        weights[name] = torch.from_numpy(values * np.float32(scale))
+        parts = (2,) if parameter.is_complex() else ()
+        values = np.random.default_rng([seed, key]).standard_normal((*shape, *parts), dtype=np.float32)
+        drawn = torch.from_numpy(values * np.float32(scale))
+        weights[name] = torch.view_as_complex(drawn) if parts else drawn
     state = model.state_dict()
-    return {name: weights[name].reshape(tensor.shape).contiguous() for name, tensor in state.items()}
+    return {name: _stored(weights[name].reshape(tensor.shape)) for name, tensor in state.items()}
+
+
+def _stored(tensor: torch.Tensor) -> torch.Tensor:
+    """A contiguous tensor of a type that a file of weights has: complex numbers in float32."""
+    return (tensor.to(torch.complex64) if tensor.is_complex() else tensor).contiguous()
 
 
 def own_weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Copies of a model's own weights, contiguous, on the CPU; floating-point tensors in float32."""
     return {
-        name: tensor.detach()
-        .to("cpu", torch.float32 if tensor.is_floating_point() else None, copy=True)
-        .contiguous()
+        name: _stored(
+            tensor.detach().to("cpu", torch.float32 if tensor.is_floating_point() else None, copy=True)
+        )
         for name, tensor in model.state_dict().items()
     }
 

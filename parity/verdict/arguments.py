@@ -22,6 +22,7 @@ from parity.base.precision import dtype_name
 from parity.capture.arguments import Argument, Received
 from parity.capture.captures import ModuleCall
 from parity.capture.names import TapName
+from parity.verdict.argument_pairs import paired
 from parity.verdict.distances import Distance
 from parity.verdict.elements import is_integer
 from parity.verdict.evidence import Evidence, Results, is_regrouped, like
@@ -62,7 +63,7 @@ def judge_arguments(
             continue
         judge = _CallJudge(evidence, results, call, received, with_floats, excluded, tolerated)
         differing, equal = [], []
-        for name, theirs, ours in _paired(received, port):
+        for name, theirs, ours in paired(received, port):
             difference = judge.difference(name, theirs, ours)
             if difference is None:
                 equal.append(name)
@@ -86,7 +87,7 @@ def same_arguments(evidence: Evidence, results: Results) -> Callable[[str, Recei
         # An origin may name a call that has another number on the other side: the elements decide.
         pairs = (
             (name, theirs, replace(ours, origin="") if ours else None)
-            for name, theirs, ours in _paired(received, port)
+            for name, theirs, ours in paired(received, port)
         )
         return all(judge.difference(*pair) is None for pair in pairs)
 
@@ -118,7 +119,7 @@ def other_form(evidence: Evidence, results: Results, call: ModuleCall, fails_alo
     if not (raises or fails_alone) or not has_result or received is None or port is None:
         return ""
     judge = _CallJudge(evidence, results, call.tap, received, False, lambda tensor: None, Tolerated())
-    for name, theirs, ours in _paired(received, port):
+    for name, theirs, ours in paired(received, port):
         if raises and theirs is not None and ours is not None and ours.name != name:
             return f"{name} has the name {ours.name}"
         difference = judge.difference(name, theirs, ours)
@@ -317,32 +318,3 @@ def _shown(argument: Argument) -> str:
         return "a tensor"
     text = f"{argument.other} {argument.constant}" if argument.constant is not None else argument.other
     return text if argument.other else repr(argument.constant)
-
-
-def _paired(reference: Received, port: Received) -> Iterator[tuple[str, Argument | None, Argument | None]]:
-    """Arguments of both sides by name, or of parameters that the sides name otherwise.
-
-    Those pair by the tensor that they are, and then by the place of the parameter.
-    """
-    known = {argument.name for argument in reference.arguments}
-    ours = {argument.name: argument for argument in port.arguments}
-    others = {argument.name: argument for argument in port.arguments if argument.name not in known}
-    pairs = {argument.name: ours[argument.name] for argument in reference.arguments if argument.name in ours}
-    for key in (_origin, _place):
-        for argument in reference.arguments:
-            same = (other for other in others.values() if key(argument) and key(argument) == key(other))
-            if argument.name not in pairs and (other := next(same, None)) is not None:
-                pairs[argument.name] = others.pop(other.name)
-    for argument in reference.arguments:
-        yield argument.name, argument, pairs.get(argument.name)
-    for argument in others.values():
-        yield argument.name, None, argument
-
-
-def _origin(argument: Argument) -> str:
-    return argument.origin
-
-
-def _place(argument: Argument) -> tuple[int, str]:
-    """The place of the parameter, and the way from it to the leaf."""
-    return argument.parameter, argument.name.partition(".")[2]

@@ -257,6 +257,8 @@ def _judge_tap(
             isolated = None
     if port is None and accumulated is not None:
         accumulated = replace(accumulated, reason=missing(evidence, results, tap))
+    if accumulated is not None and accumulated.reason and (form := evidence.reference.forms.get(tap)):
+        accumulated = replace(accumulated, reason=f"{accumulated.reason}; {form}")
     return TapJudgement.of(tap, path, kind, accumulated, isolated)
 
 

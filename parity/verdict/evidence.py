@@ -284,6 +284,7 @@ class Results:
         regrouped: Shapes of the reference by tap, of results whose axes the port merges or splits.
         other_axes: Likewise, of results whose axes the port has in another order.
         reordered: Calls that the port makes in another order, by the reference's name.
+        numbered: The port's own names of outputs by the reference's, where a number stands for a field.
     """
 
     untapped: Mapping[str, torch.Tensor]
@@ -299,3 +300,4 @@ class Results:
     regrouped: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     other_axes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     reordered: frozenset[str] = frozenset()
+    numbered: Mapping[str, str] = field(default_factory=dict)

@@ -18,9 +18,11 @@ def notes(evidence: Evidence, results: Results, comparison: Comparison, tap: Tap
     """The notes at a tap of one runner."""
     regrouped, other_axes = results.regrouped.get(tap.tap), results.other_axes.get(tap.tap)
     return (
+        *((form,) if (form := evidence.reference.forms.get(tap.tap)) else ()),
         *_unknown_sums(evidence, tap),
         *((f"the port merges or splits axes; compared as {regrouped}",) if regrouped else ()),
         *((f"the port has the axes in another order; compared as {other_axes}",) if other_axes else ()),
+        *((f"the port returns it as {numbered}",) if (numbered := results.numbered.get(tap.tap)) else ()),
         *(("the port makes this call in another order",) if _is_reordered(results, tap) else ()),
         *_other_arguments(comparison, tap),
         *_not_alone(evidence, results, tap),

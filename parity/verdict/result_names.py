@@ -2,6 +2,8 @@
 
 A tap has the place of its tensor in the module's result, so that such results have other names. They pair by
 their order and their shapes.
+
+Outputs of the entry keep their names. Only the numbers of a plain tuple stand for the names of fields.
 """
 
 from __future__ import annotations
@@ -28,8 +30,9 @@ def with_reference_names(evidence: Evidence, results: Results) -> Results:
     """The results under the reference's names, where a call has as many or other ones in the same order.
 
     A side may return more results than the other one. Then only one choice of them may have the shapes of the
-    other side's. Outputs of the entry keep their names.
+    other side's.
     """
+    results = _with_output_names(evidence, results)
     ours: dict[str, dict[str, Shape]] = {}
     for part in (results.isolated, results.tapped):
         for tap in part:
@@ -49,6 +52,38 @@ def with_reference_names(evidence: Evidence, results: Results) -> Results:
     # A call has the name of its only result, and keeps it.
     results = renamed(results, rename, lambda call: call)
     return replace(results, isolated=Renamed(results.isolated, rename))
+
+
+def _with_output_names(evidence: Evidence, results: Results) -> Results:
+    """The results with the reference's names of the entry's outputs, where one side has numbers for names."""
+    theirs, ours = (
+        [tap for tap in tensors if TapName.parse(tap).is_output_of(evidence.entry)]
+        for tensors in (evidence.reference.tensors, results.untapped)
+    )
+    is_pair = len(theirs) == len(ours) and all(map(_is_numbered, theirs, ours))
+    names = {own: name for own, name in zip(ours, theirs, strict=True) if own != name} if is_pair else {}
+    if not names:
+        return results
+
+    def rename(tap: str) -> str:
+        return names.get(tap, tap)
+
+    results = renamed(results, rename, lambda call: call)
+    return replace(
+        results,
+        untapped=Renamed(results.untapped, rename),
+        isolated=Renamed(results.isolated, rename),
+        incremental=Renamed(results.incremental, rename),
+        numbered={name: own for own, name in names.items()},
+    )
+
+
+def _is_numbered(name: str, other: str) -> bool:
+    """Whether two names of outputs are equal but for numbers that stand for fields."""
+    steps = [text.split(".") for text in (name, other)]
+    return len(steps[0]) == len(steps[1]) and all(
+        one == two or one.isdecimal() != two.isdecimal() for one, two in zip(*steps, strict=True)
+    )
 
 
 def _pairs(ours: Mapping[str, Shape], theirs: Mapping[str, Shape]) -> dict[str, str]:

@@ -27,6 +27,7 @@ from onnxscript import optimizer
 
 from parity.base.precision import Precision
 from parity.base.trees import dotted, leaves, map_tree
+from parity.capture.real_numbers import flat_outputs, in_real, output_of, with_numbers_in
 from parity.capture.torch_hooks import marked
 from parity.case import Case, ModelPair
 from parity.inputs.arrays import make_inputs
@@ -169,7 +170,7 @@ def export(
         weights: The reference's state dict in float32.
         arrays: A batch with the sizes of all other axes, such as `traced_batch`.
     """
-    model = case.build_reference().to(precision.dtype)
+    model = with_numbers_in(case.build_reference(), precision.dtype)
     model.load_state_dict(rounded(weights, precision.dtype), strict=True)
     arguments = case.entry_arguments(arrays)
     axes = case.dynamic_axes(arrays)
@@ -177,7 +178,7 @@ def export(
         path: _traced(tensor) if path in axes else tensor
         for path, tensor in feeds(case, arrays, precision.dtype).items()
     }
-    entry = _Entry(model.eval(), case, arguments)
+    entry = _Entry(model.eval(), case, arguments, precision.dtype)
     sizes = {size: torch.export.Dim(size, min=smallest) for size, smallest in axes.values()}
     shapes = tuple({0: sizes[axes[path][0]]} if path in axes else {} for path in inputs)
     with torch.no_grad():
@@ -209,9 +210,16 @@ def feeds(case: Case, arrays: Mapping[str, np.ndarray], dtype: torch.dtype) -> d
     """A case's arrays as the graph's inputs: the entry's arguments by the names of their leaves."""
     tensors = {}
     for path, array in leaves(case.entry_arguments(arrays)):
+        if not _is_array(array):
+            continue
         tensor = torch.tensor(array)
         tensors[dotted(path)] = tensor.to(dtype) if tensor.is_floating_point() else tensor
     return tensors
+
+
+def _is_array(leaf: Any) -> bool:
+    """Whether a leaf of the entry's arguments is an input of the graph; other values are part of it."""
+    return isinstance(leaf, (np.ndarray, torch.Tensor))
 
 
 class _Names:
@@ -225,21 +233,28 @@ class _Names:
 class _Entry(torch.nn.Module):
     """The entry point with flat arguments and all marks as results."""
 
-    def __init__(self, model: torch.nn.Module, case: Case, arguments: dict[str, Any]) -> None:
+    def __init__(
+        self, model: torch.nn.Module, case: Case, arguments: dict[str, Any], dtype: torch.dtype
+    ) -> None:
         super().__init__()
         self.model = model
         self._case = case
         self._arguments = arguments
+        self._dtype = dtype
         # An object of its own: torch.export restores a module's attributes after tracing.
         self.names = _Names()
 
     def forward(self, *leaves: torch.Tensor) -> tuple[torch.Tensor, ...]:
         waiting = iter(leaves)
-        arguments = map_tree(self._arguments, lambda _: next(waiting))
+        arguments = map_tree(self._arguments, lambda leaf: next(waiting) if _is_array(leaf) else leaf)
         with marked(self.model, argument_name) as marks:
             results = self._case.call(self.model, arguments)
-        outputs = {name: tensor.clone() for name, tensor in self._case.named_outputs(results).items()}
-        everything = {**marks.arguments, **marks.results, **outputs}
+        outputs = {
+            name: output_of(name, output, self._dtype).clone()
+            for name, output in flat_outputs(self._case.named_outputs(results)).items()
+        }
+        taps = {**marks.arguments, **marks.results}
+        everything = {**{name: in_real(tensor) for name, tensor in taps.items()}, **outputs}
         self.names.marks, self.names.taps, self.names.outputs = (
             tuple(names) for names in (everything, marks.results, outputs)
         )

@@ -14,6 +14,7 @@ from parity.base.precision import Precision
 from parity.capture.arguments import named_arguments
 from parity.capture.captures import ModuleCall, tensor_leaves
 from parity.capture.names import TapName
+from parity.capture.real_numbers import in_real, is_tensor
 from parity.capture.torch_hooks import hooked
 from parity.case import Case
 from parity.case.pairing import function_of
@@ -74,13 +75,13 @@ class Rerun:
             if name.argument and (path, calls[path]) == (name.path, name.call):
                 function = function_of(self._runner.modules()[path])
                 leaves = {argument.name: leaf for argument, leaf in named_arguments(function, args, kwargs)}
-                raise _Reached(leaves[name.argument])
+                raise _Reached(in_real(leaves[name.argument]))
             self.running.append(path)
 
         def after(path: str, kind: str, result: Any) -> None:
             self.running.pop()
             if is_result and (path, calls[path]) == (name.path, name.call):
-                raise _Reached(dict(tensor_leaves(result, torch.is_tensor))[name.output])
+                raise _Reached(in_real(dict(tensor_leaves(result, is_tensor))[name.output]))
             calls[path] += 1
 
         self.running.clear()

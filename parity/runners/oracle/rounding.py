@@ -176,8 +176,8 @@ class Roundings(EachOperation):
 
 
 def is_wide(value: Any) -> bool:
-    """Whether a value is a float64 tensor."""
-    return isinstance(value, torch.Tensor) and value.dtype is torch.float64
+    """Whether a value is a dense float64 tensor."""
+    return isinstance(value, torch.Tensor) and value.dtype is torch.float64 and value.layout is torch.strided
 
 
 def exact_elements(

@@ -255,7 +255,9 @@ class LargestResult(EachOperation):
         if any(returned.alias_info is not None for returned in func._schema.returns):
             return result  # a view, for instance of a large parameter
         outputs = result if isinstance(result, (tuple, list)) else (result,)
-        self.bytes = max([self.bytes, *(out.nbytes for out in outputs if isinstance(out, torch.Tensor))])
+        self.bytes = max(
+            [self.bytes, *(out.numel() * out.itemsize for out in outputs if isinstance(out, torch.Tensor))]
+        )
         return result
 
 

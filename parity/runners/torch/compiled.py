@@ -32,7 +32,7 @@ class TorchCompileRunner(TorchModel):
         self._compiled = torch.compile(getattr(self.model, name), fullgraph=True, mode=self.mode)
 
     def _entry(self, arguments: dict[str, Any]) -> dict[str, torch.Tensor]:
-        return self.case.named_outputs(self._compiled(**arguments))
+        return self._outputs(self._compiled(**arguments))
 
 
 class TorchCompileGraphsRunner(TorchCompileRunner):

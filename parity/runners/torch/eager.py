@@ -13,6 +13,15 @@ from parity.base.precision import Precision
 from parity.base.trees import dotted, leaves, map_tree
 from parity.capture.captures import Capture, ModuleCall, TensorKey, tensor_leaves
 from parity.capture.names import TapName
+from parity.capture.real_numbers import (
+    complex_dtype,
+    flat_outputs,
+    form_of,
+    in_real,
+    is_tensor,
+    output_of,
+    with_numbers_in,
+)
 from parity.capture.torch_hooks import module_ranges, tapped
 from parity.case import Case, NoForm
 from parity.inputs.weights import rounded
@@ -42,6 +51,8 @@ class TorchModel(Runner):
         self.model: torch.nn.Module
         self.case: Case
         self.dtype: torch.dtype
+        # Of the outputs of the last run, see `Capture.forms`.
+        self._forms: dict[str, str] = {}
 
     def load(self, case: Case, precision: Precision, weights: Tensors) -> None:
         if precision.needs_cuda and self.device.type != "cuda":
@@ -54,7 +65,7 @@ class TorchModel(Runner):
         self.case = case
         self.dtype = dtype
         try:
-            self.model = case.build_reference().to(dtype)
+            self.model = with_numbers_in(case.build_reference(), dtype)
         except NoForm as error:
             raise Unavailable(str(error)) from error
         self.model.load_state_dict(dict(weights), strict=True)
@@ -69,20 +80,23 @@ class TorchModel(Runner):
             leaf = torch.tensor(leaf)
         if not isinstance(leaf, torch.Tensor):
             return leaf
+        dtype = self.dtype if leaf.is_floating_point() else None
         # A copy: a module may overwrite its input, and other modules need it.
-        return leaf.to(self.device, self.dtype if leaf.is_floating_point() else None, copy=True)
+        return leaf.to(self.device, complex_dtype(self.dtype) if leaf.is_complex() else dtype, copy=True)
 
     def _arguments(self, arrays: Arrays) -> dict[str, Any]:
         return map_tree(self.case.entry_arguments(arrays), self._place)
 
     def _entry(self, arguments: dict[str, Any]) -> dict[str, torch.Tensor]:
-        outputs = self.case.named_outputs(self.case.call(self.model, arguments))
+        return self._outputs(self.case.call(self.model, arguments))
+
+    def _outputs(self, results: Any) -> dict[str, torch.Tensor]:
+        """The results of the entry by tap name, as tensors of real numbers."""
+        outputs = flat_outputs(self.case.named_outputs(results))
         if not outputs:
             raise TypeError(f"{self.case.entry} returns no tensor, and nothing is left to compare")
-        for name, output in outputs.items():
-            if not _is_tensor(output):
-                raise TypeError(f"{name} is a {type(output).__name__}, and outputs are compared as tensors")
-        return outputs
+        self._forms = {name: form for name, output in outputs.items() if (form := form_of(output))}
+        return {name: output_of(name, output, self.dtype) for name, output in outputs.items()}
 
     def run(self, arrays: Arrays) -> dict[str, torch.Tensor]:
         with torch.inference_mode():
@@ -129,6 +143,7 @@ class TorchModules(TorchModel, TapsModules):
         ):
             outputs = self._entry(arguments)
         capture.tensors.update(on_host(outputs))
+        capture.forms.update(self._forms)
         return capture
 
     def _named_inputs(self, arguments: dict[str, Any]) -> dict[str, torch.Tensor] | None:
@@ -136,7 +151,7 @@ class TorchModules(TorchModel, TapsModules):
         return {
             str(TapName(self.case.entry, argument=dotted(path))): leaf
             for path, leaf in leaves(arguments)
-            if _is_tensor(leaf)
+            if is_tensor(leaf)
         }
 
     def run_call(
@@ -166,7 +181,9 @@ class TorchModules(TorchModel, TapsModules):
 
     def _call_taps(self, call: ModuleCall, args: list, kwargs: dict) -> dict[str, torch.Tensor]:
         result = call.function(self._modules[call.path])(*args, **kwargs)
-        return {call.tap + suffix: tensor.cpu() for suffix, tensor in tensor_leaves(result, _is_tensor)}
+        return {
+            call.tap + suffix: in_real(tensor).cpu() for suffix, tensor in tensor_leaves(result, is_tensor)
+        }
 
 
 class TorchGraphs(TorchModules, ReplaysGraphs):
@@ -246,11 +263,20 @@ class TorchRunner(TorchGraphs, RecordsCalls, Appends, RangesModules):
         return module_ranges(self.model)
 
 
-def recorded_arguments(call: ModuleCall, inputs: Tensors) -> tuple[list, dict]:
-    """The arguments of a recorded call, with the tensors of `inputs` in the place of their keys."""
+def recorded_arguments(call: ModuleCall, inputs: Tensors, in_parts: bool = False) -> tuple[list, dict]:
+    """The arguments of a recorded call, with the tensors of `inputs` in the place of their keys.
+
+    Args:
+        call: The call.
+        inputs: Tensors by key.
+        in_parts: Whether complex tensors stay (..., 2), their real and imaginary parts.
+    """
 
     def fetch(leaf: Any) -> Any:
-        return inputs[leaf.key] if isinstance(leaf, TensorKey) else leaf
+        if not isinstance(leaf, TensorKey):
+            return leaf
+        tensor = inputs[leaf.key]
+        return torch.view_as_complex(tensor) if leaf.is_complex and not in_parts else tensor
 
     return map_tree(call.args, fetch), map_tree(call.kwargs, fetch)
 
@@ -258,7 +284,3 @@ def recorded_arguments(call: ModuleCall, inputs: Tensors) -> tuple[list, dict]:
 def on_host(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Tensors by name, in the host's memory."""
     return {name: tensor.cpu() for name, tensor in tensors.items()}
-
-
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, torch.Tensor)

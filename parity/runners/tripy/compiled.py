@@ -41,7 +41,8 @@ def tripy_value(leaf: Any) -> Any:
 class Compiled:
     """A traced function as one executable, its results by tap name.
 
-    A result that is an input needs no graph. One tensor under several names is one output of the engine.
+    A result that is an input, or a number of the trace, needs no graph. One tensor under several names is one
+    output of the engine.
 
     Attributes:
         executable: The executable; None if every result is an input.
@@ -50,12 +51,13 @@ class Compiled:
 
     def __init__(
         self,
-        function: Callable[..., dict[str, tp.Tensor]],
+        function: Callable[..., dict[str, tp.Tensor | torch.Tensor]],
         arguments: Any,
         dynamic_sizes: DynamicSizes,
     ) -> None:
         self._slots: dict[str, int] = {}
         self._passed_through: dict[str, TreePath] = {}
+        self._constants: dict[str, torch.Tensor] = {}
         self.executable: tp.Executable | None = None
         self.received: dict[str, Received] = {}
         self._accepted = [(path, _accepted(path, leaf, dynamic_sizes)) for path, leaf in leaves(arguments)]
@@ -75,6 +77,9 @@ class Compiled:
             inputs = {id(tensor.trace_tensor): steps for steps, tensor in tensors}
             outputs: dict[int, tp.Tensor] = {}
             for name, tensor in function(arguments).items():
+                if isinstance(tensor, torch.Tensor):
+                    compiled._constants[name] = tensor
+                    continue
                 identity = id(tensor.trace_tensor)
                 if identity in inputs:
                     compiled._passed_through[name] = inputs[identity]
@@ -135,7 +140,7 @@ class Compiled:
             self.executable = _loaded_with(self.executable, GRAPHS, *([FUSE] if fuse else []))
             self.executable.stream = stream
 
-    def __call__(self, arguments: Any) -> dict[str, tp.Tensor]:
+    def __call__(self, arguments: Any) -> dict[str, tp.Tensor | torch.Tensor]:
         return self.named(self.launch(arguments), arguments)
 
     def on_host(self, arguments: Any) -> dict[str, torch.Tensor]:
@@ -147,9 +152,9 @@ class Compiled:
                 copies[id(result)] = to_host(result)
         return {name: copies[id(result)] for name, result in results.items()}
 
-    def named(self, outputs: list[tp.Tensor], arguments: Any) -> dict[str, tp.Tensor]:
-        """The result of `launch` by tap name."""
-        results = {name: outputs[slot] for name, slot in self._slots.items()}
+    def named(self, outputs: list[tp.Tensor], arguments: Any) -> dict[str, tp.Tensor | torch.Tensor]:
+        """The result of `launch` by tap name, with numbers of the trace as tensors of PyTorch."""
+        results = {name: outputs[slot] for name, slot in self._slots.items()} | self._constants
         given = dict(leaves(arguments)) if self._passed_through else {}
         return results | {name: given[steps] for name, steps in self._passed_through.items()}
 
@@ -198,8 +203,8 @@ def to_device(leaf: Any) -> Any:
     return tp.copy(tp.Tensor(leaf.contiguous()), tp.device("gpu"))
 
 
-def to_host(tensor: tp.Tensor) -> torch.Tensor:
-    return torch.from_dlpack(tensor).cpu().clone()
+def to_host(tensor: tp.Tensor | torch.Tensor) -> torch.Tensor:
+    return tensor if isinstance(tensor, torch.Tensor) else torch.from_dlpack(tensor).cpu().clone()
 
 
 def time_runs(compiled: Compiled, arguments: Any, repeats: int) -> tuple[list[float], list[tp.Tensor]]:

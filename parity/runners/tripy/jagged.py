@@ -59,7 +59,9 @@ class TripyJaggedRunner(TripyModules):
 
     def _call(self, call: ModuleCall, inputs: Tensors, arrays: Arrays) -> tuple[Compiled, Any]:
         module = self._module(call)
-        args, kwargs = (map_tree(part, self._host) for part in recorded_arguments(call, inputs))
+        args, kwargs = (
+            map_tree(part, self._host) for part in recorded_arguments(call, inputs, in_parts=True)
+        )
         args, kwargs = self.case.module_arguments(call.path, args, kwargs, arrays, self._modules)
         # A bias or mask is no input of the graph: its tensors are in the graph, as in the model's.
         modules = {name: value for name, value in kwargs.items() if isinstance(value, tp.Module)}

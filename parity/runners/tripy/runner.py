@@ -19,6 +19,7 @@ from parity.base.trees import dotted, leaves, map_tree
 from parity.capture.arguments import Received
 from parity.capture.captures import Capture, ModuleCall, tensor_leaves
 from parity.capture.names import TapName
+from parity.capture.real_numbers import flat_outputs, output_of
 from parity.capture.tripy_hooks import Traced, is_tripy_tensor, tapped
 from parity.case import Case, NoForm
 from parity.coverage.questions import Coverage
@@ -154,10 +155,14 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
     def _compile(self, function: Callable, arguments: Any, dynamic_sizes: DynamicSizes) -> Compiled:
         return Compiled(function, arguments, dynamic_sizes)
 
-    def _entry(self, arguments: dict, traced: Traced) -> dict[str, tp.Tensor]:
-        return self.case.named_outputs(self.case.call(self.model, arguments))
+    def _entry(self, arguments: dict, traced: Traced) -> dict[str, tp.Tensor | torch.Tensor]:
+        outputs = flat_outputs(self.case.named_outputs(self.case.call(self.model, arguments)))
+        return {
+            name: output if is_tripy_tensor(output) else output_of(name, output, self.dtype)
+            for name, output in outputs.items()
+        }
 
-    def _entry_tapped(self, arguments: dict, traced: Traced) -> dict[str, tp.Tensor]:
+    def _entry_tapped(self, arguments: dict, traced: Traced) -> dict[str, tp.Tensor | torch.Tensor]:
         for path, leaf in leaves(arguments):
             if is_tripy_tensor(leaf):
                 traced.name(leaf, str(TapName(self.case.entry, argument=dotted(path))))
@@ -230,7 +235,7 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
         Calls of one function with arguments of the same structure, types and sizes share their executable.
         """
         module = call.function(self._module(call))
-        args, kwargs = recorded_arguments(call, inputs)
+        args, kwargs = recorded_arguments(call, inputs, in_parts=True)
         if self.case.one_sided:
             args, kwargs = taken(self._module(call), args, kwargs)
         if self.case.squeeze:

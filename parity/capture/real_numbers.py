@@ -1,0 +1,103 @@
+"""Tensors and values as dense tensors of real numbers, which verdicts compare.
+
+A complex tensor (...) is its real and imaginary parts (..., 2), as `torch.view_as_real` has them; a sparse
+tensor is the dense one. A number that an entry returns is a tensor of one element. A text is the tensor of
+the code points of its characters.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from parity.base.errors import UserError
+from parity.base.trees import dotted, leaves
+
+
+class NotComparable(UserError):
+    """An output of a model that nothing can be compared with."""
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether a value of PyTorch has elements at indices; a nested tensor has rows of several lengths."""
+    return isinstance(value, torch.Tensor) and not value.is_nested
+
+
+def in_real(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor as a dense one of real numbers; a view of the tensor itself if it has them."""
+    tensor = tensor.detach()
+    if tensor.layout is not torch.strided:
+        tensor = tensor.to_dense()
+    return torch.view_as_real(tensor.resolve_conj().resolve_neg()) if tensor.is_complex() else tensor
+
+
+def form_of(value: Any) -> str:
+    """The form in which a value is compared, in words; empty for a dense tensor of real numbers."""
+    if not isinstance(value, torch.Tensor):
+        return f"PyTorch returns a {type(value).__name__}, compared as a tensor"
+    if value.is_complex():
+        return "PyTorch returns complex numbers, compared as (..., 2), the real and imaginary parts"
+    return "" if value.layout is torch.strided else "PyTorch returns a sparse tensor, compared as a dense one"
+
+
+def complex_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The complex type of models whose real numbers have a type. 16-bit types have no full counterpart."""
+    return torch.complex128 if dtype is torch.float64 else torch.complex64
+
+
+def with_numbers_in(model: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
+    """The model with its real numbers in a type and its complex ones in the type that belongs to it.
+
+    `model.to` would drop imaginary parts.
+    """
+
+    def converted(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.is_complex():
+            return tensor.to(complex_dtype(dtype))
+        return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+    return model._apply(converted)
+
+
+def flat_outputs(named: Mapping[str, Any]) -> dict[str, Any]:
+    """The outputs of an entry without `None`s, those in containers by their dotted paths."""
+    return {
+        ".".join([name, *([dotted(path)] if path else [])]): leaf
+        for name, value in named.items()
+        for path, leaf in leaves(value)
+        if leaf is not None
+    }
+
+
+def output_of(name: str, value: Any, dtype: torch.dtype) -> torch.Tensor:
+    """An output of PyTorch's side, or a value that is no tensor of either side, as a tensor of real numbers.
+
+    Args:
+        name: Name of the output.
+        value: The value.
+        dtype: The model's type, for numbers with a fraction.
+
+    Raises:
+        NotComparable: The value is none of these.
+    """
+    if is_tensor(value):
+        return in_real(value)
+    if isinstance(value, enum.Enum):
+        value = value.name
+    if isinstance(value, bool):
+        return torch.tensor(value)
+    if isinstance(value, int):
+        return torch.tensor(value, dtype=torch.int64)
+    if isinstance(value, float):
+        return torch.tensor(value, dtype=dtype)
+    if isinstance(value, complex):
+        return torch.tensor([value.real, value.imag], dtype=dtype)
+    if isinstance(value, str):
+        return torch.tensor([ord(character) for character in value], dtype=torch.int32)
+    kind, fix = type(value).__name__, "return a tensor, a number or a text in its place"
+    if isinstance(value, torch.Tensor):
+        kind, fix = "nested tensor", "return a padded tensor and the lengths of its rows"
+    raise NotComparable("outputs", name, f"is a {kind}, which cannot be compared", fix)
