@@ -18,11 +18,11 @@ from parity.coverage.questions import Coverage
 from parity.coverage.sizes import asked_sizes
 from parity.execution.folder import BatchFolder, CaseFolder
 from parity.execution.record import REFERENCE, read_record
-from parity.inputs.arrays import load
+from parity.inputs.arrays import MORE_ROWS_NAME, load
 from parity.timing.roofline import Rooflines, read_rooflines
 from parity.verdict.batch import JudgesBatch, judge_batch
 from parity.verdict.judgement import Diagnosis, MetricJudgement, RunnerJudgement
-from parity.verdict.merging import merge_batches
+from parity.verdict.merging import is_lost_for_good, merge_batches
 from parity.verdict.sensitivity import most_further
 
 if TYPE_CHECKING:
@@ -148,7 +148,12 @@ class PrecisionJudge:
 
     def insensitive_runners(self) -> tuple[str, ...]:
         """Runners with a check that could not notice 1 % so far, and could with more rows."""
-        return tuple(name for name, runner in self._merged().items() if runner.verdict == "INSENSITIVE")
+        left = self._most_further - sum(name.startswith(MORE_ROWS_NAME) for name in self._names)
+        return tuple(
+            name
+            for name, runner in self._merged().items()
+            if runner.verdict == "INSENSITIVE" and not is_lost_for_good(runner, max(0, left))
+        )
 
     def add_more_rows(self, name: str, batch: BatchFolder, keep: bool = True) -> None:
         """Judge a further batch, which only some runners ran.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -107,6 +108,24 @@ def _is_lost(tap: TapJudgement) -> bool:
     """Whether nearly any result would pass as this output of the model, which is not all zeros."""
     is_judged = tap.kind == MODEL_OUTPUT and tap.status == "PASS" and not tap.is_tolerated
     return is_judged and tap.rows.carrying > 0.0 and not tap.min_detectable_error < _LOST_ABOVE
+
+
+def is_lost_for_good(judgement: RunnerJudgement, further: int) -> bool:
+    """Whether an output stays lost in all batches that a run may still draw.
+
+    The limit of a scale error is the only one that falls with the rows, with their square root.
+
+    Args:
+        judgement: The judgement on the batches so far.
+        further: Number of batches with more rows that may follow.
+    """
+    lost = (tap for tap in judgement.taps if _is_lost(replace(tap, insensitive=False)))
+    return any(
+        verdict.limit.scale_error * math.sqrt(verdict.rows.most / (tap.rows.most * GROWTH**further))
+        > _LOST_ABOVE
+        for tap in lost
+        for verdict in tap.verdicts.values()
+    )
 
 
 def _marked(tap: TapJudgement, by_nature: str) -> TapJudgement:

@@ -1,7 +1,9 @@
 """Verdicts of a precision from all of its batches: more rows, labels, metrics."""
 
 import json
+import math
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,9 +17,10 @@ from parity.inputs.arrays import MORE_ROWS_NAME, CaseInputs, save
 from parity.timing.roofline import Rooflines
 from parity.verdict import judging
 from parity.verdict.batch import judge_batch
-from parity.verdict.judgement import Diagnosis, MetricJudgement, MetricValues
+from parity.verdict.distances import Distance
+from parity.verdict.judgement import MODEL_OUTPUT, Diagnosis, MetricJudgement, MetricValues
 from parity.verdict.judging import PrecisionJudge
-from parity.verdict.sensitivity import most_further
+from parity.verdict.sensitivity import Rows, most_further
 from tests.parity.judgements import runner, tap
 from tests.parity.judgements import verdict as verdict_with
 from tests.parity.verdict.saved_scores import (
@@ -92,6 +95,28 @@ def test_large_captures_go_before_the_next_batch_is_made(folder, monkeypatch, la
 
     judge.judge(batches(), keep=False)
     assert remain == [large > 0]
+
+
+@pytest.mark.parametrize(
+    ("scale_error", "rows", "helps"), [(200.0, 10, False), (7.0, 10, True), (7.0, 640, False)]
+)
+def test_an_output_that_stays_lost_with_all_rows_of_a_run_gets_no_more(folder, scale_error, rows, helps):
+    judged(folder)
+    judge = _judge(folder)
+    judge.add(folder.batch)
+    judge._most_further = 4
+    lost = replace(
+        verdict_with(0.2, math.inf), limit=Distance(1e3, 1e3, scale_error), rows=Rows(rows, rows, rows / 2)
+    )
+    output = tap("forward.output", MODEL_OUTPUT, accumulated=lost, isolated=None)
+    # The largest batch so far has ten rows, and the last one may have 2560.
+    output = replace(output, rows=Rows(10, 10, 5.0))
+    judge._batches[0] |= {"dull": runner(tap("block"), output)}
+    assert judge.judgement().runners["dull"].verdict == "INSENSITIVE"
+    assert judge.insensitive_runners() == (("dull",) if helps else ())
+    judge._names.append(f"{MORE_ROWS_NAME} 4")
+    judge._most_further = 1
+    assert judge.insensitive_runners() == ()
 
 
 def test_runners_with_insensitive_checks_get_more_rows(folder):
