@@ -28,7 +28,8 @@ def is_tensor(value: Any) -> bool:
 
 def in_real(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor as a dense one of real numbers; a view of the tensor itself if it has them."""
-    tensor = tensor.detach()
+    if tensor.requires_grad:
+        tensor = tensor.detach()
     if tensor.layout is not torch.strided:
         tensor = tensor.to_dense()
     return torch.view_as_real(tensor.resolve_conj().resolve_neg()) if tensor.is_complex() else tensor

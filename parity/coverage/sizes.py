@@ -34,6 +34,9 @@ def sizes_of(
     """
     coverage = Coverage()
     for path, array in leaves(case.entry_arguments(arrays)):
+        if not hasattr(array, "shape"):
+            # A constant, or an object, has no sizes.
+            continue
         _add(coverage, f"{_ENTRY} {case.entry}({_name(path)})", array.shape)
     for call in recorded.calls:
         # A form may have no incremental forward.

@@ -122,11 +122,17 @@ def own_weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 def rounded(weights: Mapping[str, torch.Tensor], dtype: torch.dtype) -> dict[str, torch.Tensor]:
     """The weights with every floating-point tensor in `dtype`; integers and booleans do not change.
 
-    The oracle's weights are rounded to the tested precision, then to float64.
+    Complex numbers have parts of this precision, in the complex type that PyTorch computes with. The oracle's
+    weights are rounded to the tested precision, then to float64.
     """
-    return {
-        name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in weights.items()
-    }
+    return {name: _rounded(tensor, dtype) for name, tensor in weights.items()}
+
+
+def _rounded(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    if tensor.is_complex():
+        parts = torch.view_as_real(tensor).to(dtype)
+        return torch.view_as_complex(parts if dtype is torch.float64 else parts.float())
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
 def digest(weights: Mapping[str, torch.Tensor]) -> str:

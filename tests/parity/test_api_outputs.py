@@ -116,24 +116,31 @@ class Spectral(torch.nn.Module):
         self.filter = torch.nn.Parameter(torch.randn(WIDTH // 2, dtype=torch.complex64))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        z = torch.view_as_complex(x.reshape(-1, WIDTH // 2, 2))
-        return torch.view_as_real(z * self.filter)
+        wide = x.double() if x.dtype is torch.float64 else x.float()
+        z = torch.view_as_complex(wide.reshape(-1, WIDTH // 2, 2))
+        return torch.view_as_real(z * self.filter).to(x.dtype)
 
 
 class SpectralPort(tp.Module):
-    def __init__(self) -> None:
+    def __init__(self, dtype: tp.dtype, sign: float = 1.0) -> None:
         super().__init__()
-        self.filter = tp.Tensor(torch.zeros(WIDTH // 2, 2))
+        self.filter = tp.zeros((WIDTH // 2, 2), dtype=dtype)
+        self.rotation, self.dtype = RotationPort(sign), dtype
 
     def forward(self, x: tp.Tensor) -> tp.Tensor:
-        z = tp.reshape(x, (-1, WIDTH // 2, 2))
-        return RotationPort(1.0)(z, self.filter)
+        z = tp.cast(tp.reshape(x, (-1, WIDTH // 2, 2)), tp.float32)
+        return tp.cast(self.rotation(z, tp.cast(self.filter, tp.float32)), self.dtype)
 
 
 @pytest.mark.parametrize("initial", ["sensitive", "own"])
-def test_a_complex_parameter_is_a_real_one_with_an_axis_of_two(initial):
-    result = parity.compare(Spectral(), SpectralPort(), INPUTS, ("fp32",), initial=initial)
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+def test_a_complex_parameter_is_a_real_one_with_an_axis_of_two(initial, precision):
+    result = parity.compare(Spectral(), SpectralPort, INPUTS, (precision,), initial=initial)
     assert result.passed, str(result)
+    wrong = parity.compare(
+        Spectral(), lambda dtype: SpectralPort(dtype, -1.0), INPUTS, (precision,), initial=initial
+    )
+    assert not wrong.passed
 
 
 def test_a_sparse_output_is_compared_as_a_dense_one():

@@ -205,6 +205,7 @@ def test_the_entry_may_receive_objects():
     inputs = {**INPUTS, "how": Pooling.SUM, "scale": Scale(2.0), "dtype": torch.float32}
     result = parity.compare(Entry(), EntryPort, inputs)
     assert result.passed, str(result)
+    assert "no coverage" not in str(result)
 
 
 def test_an_array_of_another_library_is_refused():

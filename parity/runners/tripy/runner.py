@@ -19,7 +19,7 @@ from parity.base.trees import dotted, leaves, map_tree
 from parity.capture.arguments import Received
 from parity.capture.captures import Capture, ModuleCall, tensor_leaves
 from parity.capture.names import TapName
-from parity.capture.real_numbers import flat_outputs, output_of
+from parity.capture.real_numbers import flat_outputs, in_real, output_of
 from parity.capture.tripy_hooks import Traced, is_tripy_tensor, tapped
 from parity.case import Case, NoForm
 from parity.coverage.questions import Coverage
@@ -103,7 +103,8 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
         return self._survey.answer(arrays, recorded)
 
     def _load_parameters(self, weights: Tensors) -> None:
-        tensors = rounded(weights, self.dtype)
+        # A port has no complex numbers: their parts are real ones in its type.
+        tensors = rounded({name: in_real(tensor) for name, tensor in weights.items()}, self.dtype)
         set_parameters(self.case, self.model, tensors)
 
     def _host(self, leaf: Any) -> Any:

@@ -25,9 +25,16 @@ _ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "hardswish": F.hardswish,
     "hardsigmoid": F.hardsigmoid,
     "relu6": F.relu6,
+    "logsigmoid": F.logsigmoid,
 }
-_WRITTEN = {"hardtanh": "relu6"}
+_WRITTEN = {"hardtanh": "relu6", "log_sigmoid_forward": "logsigmoid"}
 """Operations that an activation of another name consists of."""
+_SIMPLER = {"softplus": ("exp",), "elu": ("expm1",), "gelu": ("tanh",)}
+"""Functions that an activation equals in a part of its range."""
+_SLOPES = (0.01, 0.02, 0.05, 0.1, 0.125, 0.2, 0.25, 0.3, 0.5, 1.0, 2.0)
+"""Usual slopes and scales of activations."""
+_WITH_SLOPE = {"leaky_relu": ("negative_slope",), "elu": ("alpha", "scale"), "softplus": ("beta",)}
+"""Activations with a slope or a scale, by the names of these arguments."""
 _RELATIVES = tuple(
     frozenset(names.split())
     for names in (
@@ -84,6 +91,7 @@ def exchanges_of(operation: Operation) -> Iterator[Change]:
     """All relatives of an operation that are tried."""
     for kind in (
         _activations,
+        _halves,
         _relatives,
         _forgotten,
         _orders,
@@ -104,8 +112,31 @@ def _activations(operation: Operation) -> Iterator[Change]:
     for name, function in _ACTIVATIONS.items():
         if name != present:
             text = f"with {name} in place of {present}"
-            yield Change(text, lambda o, function=function: function(o.args[0]))
-    yield Change(f"without {present}", lambda o: o.args[0])
+            yield Change(text, lambda o, function=function: _first(o, function(o.args[0])))
+    for name in _SIMPLER.get(present, ()):
+        text = f"with {name} in place of {present}"
+        yield Change(text, lambda o, name=name: getattr(torch, name)(o.args[0]))
+    yield Change(f"without {present}", lambda o: _first(o, o.args[0]))
+    named = operation.named()
+    for name in _WITH_SLOPE.get(present, ()):
+        for slope in _SLOPES:
+            if slope != named[name]:
+                text = f"with {name} {slope:g} in place of {named[name]:g} in {present}"
+                yield changed(text, {name: slope})
+
+
+def _first(operation: Operation, tensor: torch.Tensor) -> Any:
+    """A tensor in place of the result, or of the first of several, which others accompany."""
+    result = operation.run()
+    return tensor if isinstance(result, torch.Tensor) else (tensor, *result[1:])
+
+
+def _halves(operation: Operation) -> Iterator[Change]:
+    """The gate and the gated half of a gated linear unit exchanged."""
+    if operation.name == "glu":
+        named = operation.named()
+        x, dim = named["self"], named["dim"]
+        yield changed("with the halves of glu exchanged", {"self": x.roll(x.shape[dim] // 2, dim)})
 
 
 def _relatives(operation: Operation) -> Iterator[Change]:

@@ -34,6 +34,38 @@ CONFUSED = {
     "activation": (F.silu, torch.relu, "with relu in place of silu"),
     "activation inside": (lambda x: F.relu(x) * Y, lambda x: F.gelu(x) * Y, "with gelu in place of relu"),
     "activation of six": (lambda x: F.relu6(4 * x), lambda x: F.relu(4 * x), "with relu in place of relu6"),
+    "slope": (
+        lambda x: F.leaky_relu(x, 0.1) * Y,
+        lambda x: F.leaky_relu(x, 0.01) * Y,
+        "with negative_slope 0.01 in place of 0.1 in leaky_relu",
+    ),
+    "parameter of elu": (
+        lambda x: F.elu(x) * Y,
+        lambda x: F.elu(x, 0.5) * Y,
+        "with alpha 0.5 in place of 1 in elu",
+    ),
+    "softplus": (lambda x: F.softplus(x) * Y, lambda x: x.exp() * Y, "with exp in place of softplus"),
+    "logarithm of a gate": (
+        lambda x: F.logsigmoid(x) * Y,
+        lambda x: torch.sigmoid(x) * Y,
+        "with sigmoid in place of logsigmoid",
+    ),
+    "gate for its logarithm": (
+        lambda x: torch.sigmoid(x) * Y,
+        lambda x: F.logsigmoid(x) * Y,
+        "with logsigmoid in place of sigmoid",
+    ),
+    "gate that is forgotten": (lambda x: F.logsigmoid(x) * Y, lambda x: x * Y, "without logsigmoid"),
+    "halves of a unit": (
+        lambda x: F.glu(x, -1),
+        lambda x: x[..., 4:] * torch.sigmoid(x[..., :4]),
+        "with the halves of glu exchanged",
+    ),
+    "halves of the other axis": (
+        lambda x: F.glu(x, 1),
+        lambda x: x[:, 3:] * torch.sigmoid(x[:, :3]),
+        "with the halves of glu exchanged",
+    ),
     "activation forgotten": (
         lambda x: torch.sigmoid(x.sum(-1)),
         lambda x: x.sum(-1),
