@@ -2,15 +2,17 @@
 
 A complex tensor (...) is its real and imaginary parts (..., 2), as `torch.view_as_real` has them; a sparse
 tensor is the dense one. A number that an entry returns is a tensor of one element. A text is the tensor of
-the code points of its characters.
+its length and the code points of its characters; so is a number that is infinite, NaN or above 64 bits.
 """
 
 from __future__ import annotations
 
+import cmath
 import enum
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 
 from parity.base.errors import UserError
@@ -35,10 +37,18 @@ def in_real(tensor: torch.Tensor) -> torch.Tensor:
     return torch.view_as_real(tensor.resolve_conj().resolve_neg()) if tensor.is_complex() else tensor
 
 
+_NUMBER = "PyTorch returns a Python"
+
+
+def has_no_type(form: str) -> bool:
+    """Whether a result of a form of `form_of` is a number, which has no type that a port may differ from."""
+    return form.startswith(_NUMBER)
+
+
 def form_of(value: Any) -> str:
     """The form in which a value is compared, in words; empty for a dense tensor of real numbers."""
     if not isinstance(value, torch.Tensor):
-        return f"PyTorch returns a {type(value).__name__}, compared as a tensor"
+        return f"{_NUMBER} {type(value).__name__}, compared as a tensor"
     if value.is_complex():
         return "PyTorch returns complex numbers, compared as (..., 2), the real and imaginary parts"
     return "" if value.layout is torch.strided else "PyTorch returns a sparse tensor, compared as a dense one"
@@ -86,18 +96,27 @@ def output_of(name: str, value: Any, dtype: torch.dtype) -> torch.Tensor:
     """
     if is_tensor(value):
         return in_real(value)
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
+        return in_real(torch.tensor(value))
     if isinstance(value, enum.Enum):
         value = value.name
     if isinstance(value, bool):
         return torch.tensor(value)
+    is_text = isinstance(value, str)
     if isinstance(value, int):
-        return torch.tensor(value, dtype=torch.int64)
-    if isinstance(value, float):
-        return torch.tensor(value, dtype=dtype)
-    if isinstance(value, complex):
-        return torch.tensor([value.real, value.imag], dtype=dtype)
-    if isinstance(value, str):
-        return torch.tensor([ord(character) for character in value], dtype=torch.int32)
+        is_text = not -(2**63) <= value < 2**63
+        if not is_text:
+            return torch.tensor(value, dtype=torch.int64)
+    elif isinstance(value, (float, complex)):
+        is_text = not cmath.isfinite(value)
+        if not is_text:
+            parts = [value.real, value.imag] if isinstance(value, complex) else value
+            return torch.tensor(parts, dtype=dtype)
+    if is_text:
+        text = str(value)
+        return torch.tensor([len(text), *map(ord, text)], dtype=torch.int32)
     kind, fix = type(value).__name__, "return a tensor, a number or a text in its place"
     if isinstance(value, torch.Tensor):
         kind, fix = "nested tensor", "return a padded tensor and the lengths of its rows"

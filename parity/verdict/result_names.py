@@ -9,11 +9,16 @@ Outputs of the entry keep their names. Only the numbers of a plain tuple stand f
 from __future__ import annotations
 
 import itertools
+from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+import torch
+
 from parity.capture.names import TapName
+from parity.capture.real_numbers import has_no_type
 from parity.verdict.call_order import Renamed, renamed
+from parity.verdict.elements import is_integer
 from parity.verdict.evidence import Evidence, Results, has_other_ones, is_regrouped, shape_of
 
 Shape = tuple[int, ...]
@@ -23,7 +28,21 @@ MOST_RESULTS = 8
 
 def comparable(evidence: Evidence, results: Results) -> Results:
     """The results under the reference's names and in its shapes, as comparisons need them."""
-    return evidence.aligned(with_reference_names(evidence, results))
+    return evidence.aligned(_without_types(evidence, with_reference_names(evidence, results)))
+
+
+def _without_types(evidence: Evidence, results: Results) -> Results:
+    """The results with the reference's type of integers where it returns a number, which has none."""
+    if not (forms := evidence.reference.forms):
+        return results
+    own = evidence.reference.tensors
+
+    def like_reference(tensors: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        numbers = [tap for tap in tensors if has_no_type(forms.get(tap, "")) and is_integer(own[tap])]
+        changed = {tap: tensors[tap].to(own[tap].dtype) for tap in numbers if is_integer(tensors[tap])}
+        return ChainMap(changed, tensors) if changed else tensors  # type: ignore[arg-type]
+
+    return replace(results, untapped=like_reference(results.untapped), tapped=like_reference(results.tapped))
 
 
 def with_reference_names(evidence: Evidence, results: Results) -> Results:

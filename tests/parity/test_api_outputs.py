@@ -5,9 +5,11 @@ from __future__ import annotations
 import collections
 import dataclasses
 import enum
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import nvtripy as tp
 import pytest
 import torch
@@ -155,7 +157,20 @@ class Mode(enum.Enum):
 
 @pytest.mark.parametrize(
     ("theirs", "ours"),
-    [(3, 4), (True, False), (0.5, 0.75), ("greedy", "beam"), (Mode.DENSE, Mode.SPARSE), (2j, 2 + 0j)],
+    [
+        (3, 4),
+        (2**70, 2**70 + 1),
+        (True, False),
+        (0.5, 0.75),
+        (math.inf, -math.inf),
+        (math.nan, 0.0),
+        ("greedy", "beam"),
+        ("", "a"),
+        (Mode.DENSE, Mode.SPARSE),
+        (2j, 2 + 0j),
+        (np.float32(0.5), np.float32(0.75)),
+        (np.array([1, 2]), np.array([2, 1])),
+    ],
 )
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_a_number_or_text_beside_tensors_is_compared(theirs, ours, precision):
@@ -165,6 +180,15 @@ def test_a_number_or_text_beside_tensors_is_compared(theirs, ours, precision):
     assert compared(with_value(theirs), with_value(theirs), (precision,)).passed
     text = str(compared(with_value(theirs), with_value(ours), (precision,)))
     assert "FAIL at forward.extra.1" in text
+
+
+def test_a_size_has_no_type():
+    assert compared(lambda a, b: (a, a.shape), lambda a, b: (a, tuple(a.shape))).passed
+    assert compared(lambda a, b: (a, a.shape[1]), lambda a, b: (a, tp.full((), 5, dtype=tp.int32))).passed
+    assert not compared(lambda a, b: (a, a.shape[1]), lambda a, b: (a, tp.full((), 6, dtype=tp.int32))).passed
+    assert not compared(lambda a, b: (a, a.shape[1]), lambda a, b: (a, tp.full((), 5.0))).passed
+    summed = compared(lambda a, b: (a, a.sum().item()), lambda a, b: (a, tp.sum(a)))
+    assert summed.passed, str(summed)
 
 
 def test_numbers_alone_are_compared():
