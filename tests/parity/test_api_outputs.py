@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import parity
+from tests.parity.fault_runs import runner
 
 WIDTH = 6
 INPUTS = {"x": torch.linspace(-2, 2, 40 * WIDTH).reshape(40, WIDTH)}
@@ -56,7 +57,11 @@ def test_a_complex_output_is_its_real_and_imaginary_parts():
     assert "FAIL at forward.output" in str(compared(torch.complex, lambda a, b: parts(b, a)))
     told = "PyTorch returns complex numbers, compared as (..., 2), the real and imaginary parts"
     assert told in str(compared(torch.complex, lambda a, b: a))
-    (row,) = (row for row in _rows(compared(torch.complex, parts)) if row.tap == "forward.output")
+    (row,) = (
+        row
+        for row in runner(compared(torch.complex, parts).report, "tripy").modules
+        if row.tap == "forward.output"
+    )
     assert told in row.notes
 
 
@@ -238,15 +243,6 @@ class Fields:
     state: Any
 
 
-def _rows(result: parity.Result) -> list[Any]:
-    return [
-        row
-        for _, _, runner in result.report.runner_reports()
-        if runner.runner == "tripy"
-        for row in runner.modules
-    ]
-
-
 CONTAINERS: dict[str, Callable[[Any, Any], Any]] = {
     "named tuple": Named,
     "dataclass": Fields,
@@ -266,7 +262,7 @@ def test_outputs_have_the_names_of_fields_and_pair_with_those_of_a_tuple(theirs,
 
     result = compared(nested(CONTAINERS[theirs]), nested(CONTAINERS[ours]))
     assert result.passed, str(result)
-    taps = {row.tap for row in _rows(result)}
+    taps = {row.tap for row in runner(result.report, "tripy").modules}
     assert {f"forward.{names[0]}", f"forward.{names[1]}.0", f"forward.{names[1]}.1"} <= taps
     wrong = str(compared(nested(CONTAINERS[theirs]), lambda a, b: CONTAINERS[ours](a, (a - b, b))))
     assert f"FAIL at forward.{names[1]}.0" in wrong

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import parity
+from tests.parity.fault_runs import runner
 
 WIDTH = 6
 INPUTS = {"x": torch.linspace(-2, 2, 40 * WIDTH).reshape(40, WIDTH)}
@@ -148,7 +149,7 @@ def test_a_value_with_an_exact_form_reaches_a_module_alone(kind, precision):
         Outer(use, theirs), lambda dtype: OuterPort(use, ours, dtype), INPUTS, (precision,)
     )
     assert result.passed, str(result)
-    (inner,) = (row for row in _rows(result) if row.path == "inner")
+    (inner,) = (row for row in runner(result.report, "tripy").modules if row.path == "inner")
     assert inner.isolated is not None, inner.notes
 
 
@@ -211,12 +212,3 @@ def test_the_entry_may_receive_objects():
 def test_an_array_of_another_library_is_refused():
     with pytest.raises(parity.UserError, match="is an array of another library"):
         parity.compare(Entry(), EntryPort, {"x": tp.ones((2, WIDTH))})
-
-
-def _rows(result: parity.Result) -> list[Any]:
-    return [
-        row
-        for _, _, runner in result.report.runner_reports()
-        if runner.runner == "tripy"
-        for row in runner.modules
-    ]
