@@ -96,10 +96,12 @@ def initial_weights(
         key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
         # A number alone is no array.
         shape = tuple(parameter.shape) or (1,)
-        parts = (2,) if parameter.is_complex() else ()
-        values = np.random.default_rng([seed, key]).standard_normal((*shape, *parts), dtype=np.float32)
-        drawn = torch.from_numpy(values * np.float32(scale))
-        weights[name] = torch.view_as_complex(drawn) if parts else drawn
+        if parameter.is_complex():
+            shape = (*shape, 2)
+        values = np.random.default_rng([seed, key]).standard_normal(shape, dtype=np.float32)
+        weights[name] = torch.from_numpy(values * np.float32(scale))
+        if parameter.is_complex():
+            weights[name] = torch.view_as_complex(weights[name])
     state = model.state_dict()
     return {name: _stored(weights[name].reshape(tensor.shape)) for name, tensor in state.items()}
 
@@ -125,14 +127,17 @@ def rounded(weights: Mapping[str, torch.Tensor], dtype: torch.dtype) -> dict[str
     Complex numbers have parts of this precision, in the complex type that PyTorch computes with. The oracle's
     weights are rounded to the tested precision, then to float64.
     """
-    return {name: _rounded(tensor, dtype) for name, tensor in weights.items()}
+    rounded_parts = {
+        name: _with_rounded_parts(tensor, dtype) for name, tensor in weights.items() if tensor.is_complex()
+    }
+    return {
+        name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in weights.items()
+    } | rounded_parts
 
 
-def _rounded(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    if tensor.is_complex():
-        parts = torch.view_as_real(tensor).to(dtype)
-        return torch.view_as_complex(parts if dtype is torch.float64 else parts.float())
-    return tensor.to(dtype) if tensor.is_floating_point() else tensor
+def _with_rounded_parts(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    parts = torch.view_as_real(tensor).to(dtype)
+    return torch.view_as_complex(parts if dtype is torch.float64 else parts.float())
 
 
 def digest(weights: Mapping[str, torch.Tensor]) -> str:

@@ -204,7 +204,9 @@ def to_device(leaf: Any) -> Any:
 
 
 def to_host(tensor: tp.Tensor | torch.Tensor) -> torch.Tensor:
-    return tensor if isinstance(tensor, torch.Tensor) else torch.from_dlpack(tensor).cpu().clone()
+    if isinstance(tensor, torch.Tensor):
+        return tensor
+    return torch.from_dlpack(tensor).cpu().clone()
 
 
 def time_runs(compiled: Compiled, arguments: Any, repeats: int) -> tuple[list[float], list[tp.Tensor]]:
