@@ -104,7 +104,8 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
 
     def _load_parameters(self, weights: Tensors) -> None:
         # A port has no complex numbers: their parts are real ones in its type.
-        tensors = rounded({name: in_real(tensor) for name, tensor in weights.items()}, self.dtype)
+        weights = {name: in_real(tensor) for name, tensor in weights.items()}
+        tensors = rounded(weights, self.dtype)
         set_parameters(self.case, self.model, tensors)
 
     def _host(self, leaf: Any) -> Any:
