@@ -140,7 +140,8 @@ def parts_of(value: Any) -> dict[Any, Any] | list[Any] | tuple[Any, ...] | None:
     """The items of a container by key or in order; None for a leaf."""
     if isinstance(value, enum.Enum):
         return None
-    if hasattr(value, "_fields") and isinstance(value, tuple):
+    # The class first: Tripy's tensors take long to say that they lack an attribute.
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
         return dict(zip(value._fields, value, strict=True))
     if isinstance(value, (dict, list, tuple)):
         return value

@@ -90,3 +90,15 @@ def test_a_class_that_is_gone_leaves_its_attributes(kind):
 def test_a_dataclass_may_be_a_leaf():
     assert list(leaves([_Key("x")])) == [((0,), _Key("x"))]
     assert map_tree(_Key("x"), lambda leaf: leaf.name) == "x"
+
+
+def test_a_leaf_is_asked_for_no_attribute():
+    """Tripy's tensors search the whole stack of calls before they say that they lack one."""
+
+    class Slow:
+        def __getattr__(self, name):
+            raise AssertionError(name)
+
+    leaf = Slow()
+    assert [found for _, found in leaves({"x": [leaf, (leaf,)]})] == [leaf, leaf]
+    assert map_tree((leaf,), lambda found: found) == (leaf,)
