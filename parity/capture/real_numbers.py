@@ -104,17 +104,12 @@ def output_of(name: str, value: Any, dtype: torch.dtype) -> torch.Tensor:
         value = value.name
     if isinstance(value, bool):
         return torch.tensor(value)
-    is_text = isinstance(value, str)
-    if isinstance(value, int):
-        is_text = not -(2**63) <= value < 2**63
-        if not is_text:
-            return torch.tensor(value, dtype=torch.int64)
-    elif isinstance(value, (float, complex)):
-        is_text = not cmath.isfinite(value)
-        if not is_text:
-            parts = [value.real, value.imag] if isinstance(value, complex) else value
-            return torch.tensor(parts, dtype=dtype)
-    if is_text:
+    if isinstance(value, int) and -(2**63) <= value < 2**63:
+        return torch.tensor(value, dtype=torch.int64)
+    if isinstance(value, (float, complex)) and cmath.isfinite(value):
+        parts = [value.real, value.imag] if isinstance(value, complex) else value
+        return torch.tensor(parts, dtype=dtype)
+    if isinstance(value, (str, int, float, complex)):
         text = str(value)
         return torch.tensor([len(text), *map(ord, text)], dtype=torch.int32)
     kind, fix = type(value).__name__, "return a tensor, a number or a text in its place"

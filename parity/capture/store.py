@@ -85,7 +85,7 @@ class _Description(_Strict):
     unknown_sums: dict[str, dict[str, str]]
     longest_sums_before: dict[str, _Count]
     largest_results: dict[str, _Count]
-    forms: dict[str, str] = {}
+    forms: dict[str, str]
     calls: list[_CallFacts]
     arguments: dict[str, _ReceivedFacts]
 
@@ -148,7 +148,7 @@ def open_capture(stem: Path) -> Capture:
             unknown_sums=description["unknown_sums"],
             longest_sums_before=description["longest_sums_before"],
             largest_results=description["largest_results"],
-            forms=description.get("forms", {}),
+            forms=description["forms"],
         )
 
 

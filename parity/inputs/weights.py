@@ -127,17 +127,14 @@ def rounded(weights: Mapping[str, torch.Tensor], dtype: torch.dtype) -> dict[str
     Complex numbers have parts of this precision, in the complex type that PyTorch computes with. The oracle's
     weights are rounded to the tested precision, then to float64.
     """
-    rounded_parts = {
-        name: _with_rounded_parts(tensor, dtype) for name, tensor in weights.items() if tensor.is_complex()
-    }
-    return {
-        name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in weights.items()
-    } | rounded_parts
+    return {name: _rounded(tensor, dtype) for name, tensor in weights.items()}
 
 
-def _with_rounded_parts(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    parts = torch.view_as_real(tensor).to(dtype)
-    return torch.view_as_complex(parts if dtype is torch.float64 else parts.float())
+def _rounded(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    if tensor.is_complex():
+        parts = torch.view_as_real(tensor).to(dtype)
+        return torch.view_as_complex(parts if dtype is torch.float64 else parts.float())
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
 def digest(weights: Mapping[str, torch.Tensor]) -> str:

@@ -316,5 +316,6 @@ def _instead(reference: Argument, port: Argument) -> str:
 def _shown(argument: Argument) -> str:
     if argument.tensor:
         return "a tensor"
-    text = f"{argument.other} {argument.constant}" if argument.constant is not None else argument.other
-    return text if argument.other else repr(argument.constant)
+    if not argument.other:
+        return repr(argument.constant)
+    return argument.other if argument.constant is None else f"{argument.other} {argument.constant}"
