@@ -65,7 +65,8 @@ def test_another_error_is_raised_at_once(gpu):
     assert work.calls == 1
 
 
-def test_without_a_gpu_a_failed_allocation_is_raised_at_once():
+def test_without_a_gpu_a_failed_allocation_is_raised_at_once(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     work = Work(torch.OutOfMemoryError("CUDA out of memory"), 1)
     with pytest.raises(torch.OutOfMemoryError):
         gpu_memory.with_room(work)
@@ -79,8 +80,11 @@ def test_much_freed_memory_goes_back(gpu, freed, times):
     assert gpu.given_back == times
 
 
-def test_without_a_gpu_nothing_goes_back():
+def test_without_a_gpu_nothing_goes_back(gpu, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    gpu.reserved = 2**31
     gpu_memory.give_back()
+    assert gpu.given_back == 0
 
 
 class Process:
