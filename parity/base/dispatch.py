@@ -17,6 +17,12 @@ def _is_composite(func: Any) -> bool:
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), _COMPOSITE))
 
 
+def largest_bytes(result: Any) -> int:
+    """Bytes of the largest tensor that an operation returns. Sparse tensors have no `nbytes`."""
+    results = result if isinstance(result, (tuple, list)) else (result,)
+    return max((one.numel() * one.itemsize for one in results if isinstance(one, torch.Tensor)), default=0)
+
+
 class EachOperation(TorchDispatchMode):
     """A context in which `operation` runs each dispatched operation; a subclass overrides it."""
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
+from parity.base.real_numbers import in_real
 from parity.base.trees import Leaf, dotted, leaves
 from parity.capture.arguments import Argument, Received
 from parity.capture.live_copies import LiveCopies
 from parity.capture.names import TapName
-from parity.capture.real_numbers import in_real
 from parity.capture.spool import LARGE_BYTES, Spool, content_digest
 from parity.capture.values import Opaque
 

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
-from parity.base.dispatch import EachOperation
+from parity.base.dispatch import EachOperation, largest_bytes
 from parity.capture.terms import terms
 
 WHOLE = ""
@@ -46,7 +44,7 @@ class LongestSums(EachOperation):
 
     def operation(self, func: Any, args: tuple, kwargs: dict) -> Any:
         result = func(*args, **kwargs)
-        counted, size = terms(func, args, kwargs, result), _bytes(result)
+        counted, size = terms(func, args, kwargs, result), largest_bytes(result)
         length = counted.count
         if counted.unknown:
             innermost = self._open[-1] if self._open else ""
@@ -56,8 +54,3 @@ class LongestSums(EachOperation):
             self.lengths[path] = max(self.lengths[path], length)
             self.largest[path] = max(self.largest[path], size)
         return result
-
-
-def _bytes(result: Any) -> int:
-    outputs = result if isinstance(result, (tuple, list)) else (result,)
-    return max((out.numel() * out.itemsize for out in outputs if isinstance(out, torch.Tensor)), default=0)

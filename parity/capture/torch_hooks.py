@@ -10,13 +10,14 @@ from typing import Any
 
 import torch
 
+from parity.base.real_numbers import in_real, is_tensor
 from parity.base.trees import dotted, leaves, map_tree
 from parity.capture.arguments import Argument, Received, named_arguments, with_value
 from parity.capture.captures import METHODS, Capture, ModuleCall, TensorKey, tensor_leaves
 from parity.capture.longest_sums import WHOLE, LongestSums
 from parity.capture.names import TapName
+from parity.capture.outputs import form_of
 from parity.capture.overriding import calling
-from parity.capture.real_numbers import form_of, in_real, is_tensor
 from parity.capture.values import storable
 from parity.case.pairing import function_of, overrides_call
 

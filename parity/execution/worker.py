@@ -20,7 +20,7 @@ from typing import Any, Concatenate, ParamSpec, TextIO, TypeVar
 
 from parity.base.interruption import raisable, stay_if_ending, undoing
 from parity.base.process import leave_out_of_collections, reuse_freed_memory
-from parity.capture.real_numbers import NotComparable
+from parity.capture.outputs import NotComparable
 from parity.capture.spool import CannotWrite
 from parity.execution import fork_server, gpu_memory
 from parity.execution.commands import Commands

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 
 from parity.base.errors import UserError
+from parity.base.real_numbers import in_real
 from parity.case import Case, From
 from parity.case.patterns import filled, in_groups, matched, matches_any, pattern_of
 
@@ -73,10 +74,7 @@ def _transformed(name: str, source: From, weights: Mapping[str, torch.Tensor], a
     """
     try:
         # A port has no complex numbers: their parts are a last axis of two.
-        tensors = [
-            torch.view_as_real(weights[own]) if weights[own].is_complex() else weights[own]
-            for own in source.names
-        ]
+        tensors = [in_real(weights[own]) for own in source.names]
         tensor = torch.cat(tensors, source.axis) if len(tensors) > 1 else tensors[0]
         if source.split is not None:
             part, parts = source.split

@@ -16,6 +16,7 @@ import numpy as np
 import safetensors.torch
 import torch
 
+from parity.base import real_numbers
 from parity.base.errors import UserError
 from parity.base.files import parse_json, write_new
 from parity.base.memory import require
@@ -108,7 +109,9 @@ def initial_weights(
 
 def _stored(tensor: torch.Tensor) -> torch.Tensor:
     """A contiguous tensor of a type that a file of weights has: complex numbers in float32."""
-    return (tensor.to(torch.complex64) if tensor.is_complex() else tensor).contiguous()
+    return (
+        tensor.to(real_numbers.complex_dtype(torch.float32)) if tensor.is_complex() else tensor
+    ).contiguous()
 
 
 def own_weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -122,19 +125,11 @@ def own_weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def rounded(weights: Mapping[str, torch.Tensor], dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """The weights with every floating-point tensor in `dtype`; integers and booleans do not change.
+    """The weights with the numbers of every tensor `real_numbers.rounded`.
 
-    Complex numbers have parts of this precision, in the complex type that PyTorch computes with. The oracle's
-    weights are rounded to the tested precision, then to float64.
+    The oracle's weights are rounded to the tested precision, then to float64.
     """
-    return {name: _rounded(tensor, dtype) for name, tensor in weights.items()}
-
-
-def _rounded(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    if tensor.is_complex():
-        parts = torch.view_as_real(tensor).to(dtype)
-        return torch.view_as_complex(parts if dtype is torch.float64 else parts.float())
-    return tensor.to(dtype) if tensor.is_floating_point() else tensor
+    return {name: real_numbers.rounded(tensor, dtype) for name, tensor in weights.items()}
 
 
 def digest(weights: Mapping[str, torch.Tensor]) -> str:

@@ -16,7 +16,7 @@ from dataclasses import replace
 import torch
 
 from parity.capture.names import TapName
-from parity.capture.real_numbers import has_no_type
+from parity.capture.outputs import has_no_type
 from parity.verdict.call_order import Renamed, renamed
 from parity.verdict.elements import is_integer
 from parity.verdict.evidence import Evidence, Results, has_other_ones, is_regrouped, shape_of

@@ -26,8 +26,9 @@ from onnxscript import opset20 as op
 from onnxscript import optimizer
 
 from parity.base.precision import Precision
+from parity.base.real_numbers import in_real, with_numbers_in
 from parity.base.trees import dotted, leaves, map_tree
-from parity.capture.real_numbers import flat_outputs, in_real, output_of, with_numbers_in
+from parity.capture.outputs import flat_outputs, output_of
 from parity.capture.torch_hooks import marked
 from parity.case import Case, ModelPair
 from parity.inputs.arrays import make_inputs

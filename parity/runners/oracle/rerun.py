@@ -11,10 +11,10 @@ import numpy as np
 import torch
 
 from parity.base.precision import Precision
+from parity.base.real_numbers import in_real, is_tensor
 from parity.capture.arguments import named_arguments
 from parity.capture.captures import ModuleCall, tensor_leaves
 from parity.capture.names import TapName
-from parity.capture.real_numbers import in_real, is_tensor
 from parity.capture.torch_hooks import hooked
 from parity.case import Case
 from parity.case.pairing import function_of

@@ -25,7 +25,7 @@ import torch
 from torch._C._functorch import _add_batch_dim, _remove_batch_dim
 from torch._functorch.vmap import lazy_load_decompositions, vmap_increment_nesting
 
-from parity.base.dispatch import EachOperation
+from parity.base.dispatch import EachOperation, largest_bytes
 from parity.base.precision import Precision
 from parity.capture.terms import terms
 from parity.runners.oracle.rounding import (
@@ -254,10 +254,7 @@ class LargestResult(EachOperation):
         result = func(*args, **kwargs)
         if any(returned.alias_info is not None for returned in func._schema.returns):
             return result  # a view, for instance of a large parameter
-        outputs = result if isinstance(result, (tuple, list)) else (result,)
-        self.bytes = max(
-            [self.bytes, *(out.numel() * out.itemsize for out in outputs if isinstance(out, torch.Tensor))]
-        )
+        self.bytes = max(self.bytes, largest_bytes(result))
         return result
 
 

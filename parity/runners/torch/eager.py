@@ -10,18 +10,11 @@ import numpy as np
 import torch
 
 from parity.base.precision import Precision
+from parity.base.real_numbers import complex_dtype, in_real, is_tensor, with_numbers_in
 from parity.base.trees import dotted, leaves, map_tree
 from parity.capture.captures import Capture, ModuleCall, TensorKey, tensor_leaves
 from parity.capture.names import TapName
-from parity.capture.real_numbers import (
-    complex_dtype,
-    flat_outputs,
-    form_of,
-    in_real,
-    is_tensor,
-    output_of,
-    with_numbers_in,
-)
+from parity.capture.outputs import flat_outputs, form_of, output_of
 from parity.capture.torch_hooks import module_ranges, tapped
 from parity.case import Case, NoForm
 from parity.inputs.weights import rounded

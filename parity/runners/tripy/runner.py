@@ -15,11 +15,12 @@ import tensorrt
 import torch
 
 from parity.base.precision import Precision
+from parity.base.real_numbers import in_real
 from parity.base.trees import dotted, leaves, map_tree
 from parity.capture.arguments import Received
 from parity.capture.captures import Capture, ModuleCall, tensor_leaves
 from parity.capture.names import TapName
-from parity.capture.real_numbers import flat_outputs, in_real, output_of
+from parity.capture.outputs import flat_outputs, output_of
 from parity.capture.tripy_hooks import Traced, is_tripy_tensor, tapped
 from parity.case import Case, NoForm
 from parity.coverage.questions import Coverage

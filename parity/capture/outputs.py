@@ -1,8 +1,8 @@
-"""Tensors and values as dense tensors of real numbers, which verdicts compare.
+"""What an entry returns as dense tensors of real numbers, which verdicts compare.
 
-A complex tensor (...) is its real and imaginary parts (..., 2), as `torch.view_as_real` has them; a sparse
-tensor is the dense one. A number that an entry returns is a tensor of one element. A text is the tensor of
-its length and the code points of its characters; so is a number that is infinite, NaN or above 64 bits.
+`parity.base.real_numbers` says what a complex or sparse tensor is. A number is a tensor of one element. A
+text is the tensor of its length and the code points of its characters; so is a number that is infinite, NaN
+or above 64 bits.
 """
 
 from __future__ import annotations
@@ -16,25 +16,12 @@ import numpy as np
 import torch
 
 from parity.base.errors import UserError
+from parity.base.real_numbers import in_real, is_tensor
 from parity.base.trees import dotted, leaves
 
 
 class NotComparable(UserError):
     """An output of a model that nothing can be compared with."""
-
-
-def is_tensor(value: Any) -> bool:
-    """Whether a value of PyTorch has elements at indices; a nested tensor has rows of several lengths."""
-    return isinstance(value, torch.Tensor) and not value.is_nested
-
-
-def in_real(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor as a dense one of real numbers; a view of the tensor itself if it has them."""
-    if tensor.requires_grad:
-        tensor = tensor.detach()
-    if tensor.layout is not torch.strided:
-        tensor = tensor.to_dense()
-    return torch.view_as_real(tensor.resolve_conj().resolve_neg()) if tensor.is_complex() else tensor
 
 
 _NUMBER = "PyTorch returns a Python"
@@ -52,25 +39,6 @@ def form_of(value: Any) -> str:
     if value.is_complex():
         return "PyTorch returns complex numbers, compared as (..., 2), the real and imaginary parts"
     return "" if value.layout is torch.strided else "PyTorch returns a sparse tensor, compared as a dense one"
-
-
-def complex_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The complex type of models whose real numbers have a type. 16-bit types have no full counterpart."""
-    return torch.complex128 if dtype is torch.float64 else torch.complex64
-
-
-def with_numbers_in(model: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
-    """The model with its real numbers in a type and its complex ones in the type that belongs to it.
-
-    `model.to` would drop imaginary parts.
-    """
-
-    def converted(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.is_complex():
-            return tensor.to(complex_dtype(dtype))
-        return tensor.to(dtype) if tensor.is_floating_point() else tensor
-
-    return model._apply(converted)
 
 
 def flat_outputs(named: Mapping[str, Any]) -> dict[str, Any]:
