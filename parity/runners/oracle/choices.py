@@ -278,6 +278,7 @@ class ChoosingOracle(Choosing, OracleRunner):
 
     # The oracle itself has run twice.
     _is_repeatable = True
+    _samples_float32 = True
 
 
 class ChoosingReference(Choosing, TorchRunner):

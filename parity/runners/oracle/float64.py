@@ -106,6 +106,8 @@ class OracleRunner(Float64Runner):
     """
 
     _is_repeatable = False
+    _samples_float32 = False
+    """Whether what the model computes in float32 by itself has errors in the samples."""
 
     def run_tapped(self, arrays: Arrays, capture: Capture | None = None, whole: bool = True) -> Capture:
         capture = Capture() if capture is None else capture
@@ -181,5 +183,6 @@ class OracleRunner(Float64Runner):
         if not count:
             return {}
         with self._sampling():
-            samples = rounding_samples(arguments, run, taps, self._precision, count, largest)
+            sizes = count, largest, self._samples_float32
+            samples = rounding_samples(arguments, run, taps, self._precision, *sizes)
         return {str(TapName.parse(tap).of_samples()): samples[tap][: counts[tap]] for tap in taps}

@@ -23,6 +23,14 @@ rounding is the largest error. Where the sum s is larger than the result, the re
 
 Below the smallest normal number of the precision, all numbers have its unit. Float16 reaches it at 6e-5.
 
+A model may compute in float32 by itself, in a run of any precision. The oracle then does so, too, and these
+results have errors where choices are recorded: a choice may lie on a tie, which another order of operations
+moves. Both programs round such a result in float32, so that its error is
+
+    uniform in +- 2 u * 2^floor(log2 |y|),     u of float32,    rounded to float32,
+
+and not a whole number's of whole operands, which is exact below 2^24.
+
 Results that are exact in any type have no error: moved data, a zero, a result that equals an operand (x + 0,
 x * 1, a maximum), and a whole number of an operation that rounds to integers. Samples contain the growth of
 errors in sums that cancel. A bound from the length of a chain does not.
@@ -31,13 +39,14 @@ errors in sums that cancel. A bound from the length of a chain does not.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from parity.base.dispatch import EachOperation
-from parity.base.precision import Precision
+from parity.base.precision import PRECISIONS, Precision
 from parity.capture.terms import terms
 
 FEW_ROWS = 256
@@ -59,6 +68,9 @@ _ODD = sum(1 << place for place in range(0, 64, UNIFORM_BITS))
 """The last bit of each of the numbers in a word."""
 _ROUNDS_TO_INTEGERS = frozenset("floor ceil round trunc sign floor_divide".split())
 _EXPONENT_BITS = 0x7FF << 52
+_FLOAT32 = PRECISIONS["fp32"]
+_OF_BOTH = replace(_FLOAT32, unit_roundoff=2.0 * _FLOAT32.unit_roundoff)
+"""Float32 with the roundings of two programs in one error."""
 
 
 def sample_count(elements: int) -> int:
@@ -83,13 +95,19 @@ class Errors:
     Args:
         precision: The precision that results are rounded to.
         seed: Seed of the stream.
+        of_float32: Whether float32 results have errors, too.
     """
 
-    def __init__(self, precision: Precision, seed: int) -> None:
+    def __init__(self, precision: Precision, seed: int, of_float32: bool = False) -> None:
         self._precision = precision
+        self._of_float32 = of_float32
         self._generator = torch.Generator().manual_seed(seed)
         # Much faster than PyTorch's, for whole words.
         self._words = np.random.Generator(np.random.PCG64(seed))
+
+    def concern(self, value: Any) -> bool:
+        """Whether a value is a tensor whose numbers have errors."""
+        return is_wide(value) or (self._of_float32 and is_float32(value))
 
     def add(
         self,
@@ -100,33 +118,52 @@ class Errors:
         exact: torch.Tensor | None,
         before_bias: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """A float64 result plus independent errors, in place where `result` has the `shape`.
+        """A result plus independent errors, in place where `result` has the `shape`.
 
         Args:
-            result: Float64, of a shape that broadcasts to `shape`.
+            result: Float64 or float32, of a shape that broadcasts to `shape`.
             shape: Shape of the errors.
             terms_norm: Norm of the terms of each sum; it broadcasts to `shape`. None for the result's size.
             count: Terms of a sum; 1 for an elementwise operation.
             exact: Elements without an error; None where there are none.
             before_bias: The sum that a bias is added to; it broadcasts to `shape`. None without a bias.
         """
-        scale = self._power_of_two(result)
+        rounded = result if result.shape == shape else result.expand(shape).clone()
+        if result.dtype is torch.float64:
+            return self._add(self._precision, result, rounded, terms_norm, count, exact, before_bias)
+        sizes = [None if size is None else size.double() for size in (terms_norm, before_bias)]
+        return rounded.copy_(
+            self._add(_OF_BOTH, result.double(), rounded.double(), sizes[0], count, exact, sizes[1])
+        )
+
+    def _add(
+        self,
+        precision: Precision,
+        result: torch.Tensor,
+        rounded: torch.Tensor,
+        terms_norm: torch.Tensor | None,
+        count: int,
+        exact: torch.Tensor | None,
+        before_bias: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """`add` for float64, in `rounded`: the numbers of `result`, perhaps in its memory."""
+        shape = rounded.shape
+        scale = _power_of_two(result, precision)
         if exact is not None:
             scale.masked_fill_(exact, 0.0)
         # Before the result changes: its size decides, and may be the norm.
         cancelled = None
         if before_bias is not None:
-            cancelled = self._power_of_two(before_bias) * (before_bias.abs() > result.abs())
+            cancelled = _power_of_two(before_bias, precision) * (before_bias.abs() > result.abs())
         size = result.abs() if count > 1 and terms_norm is None else terms_norm
-        rounded = result if result.shape == shape else result.expand(shape).clone()
-        step = 2.0 * self._precision.unit_roundoff / 2**UNIFORM_BITS
+        step = 2.0 * precision.unit_roundoff / 2**UNIFORM_BITS
         rounded.addcmul_(self._uniform(shape), scale, value=step)
         if cancelled is not None:
             rounded.addcmul_(self._uniform(shape), cancelled, value=step)
         if count > 1:
             # An error needs no more digits than float32 has.
             normal = torch.randn(shape, generator=self._generator)
-            unit = RMS * self._precision.accumulation_roundoff * math.sqrt(math.log2(count))
+            unit = RMS * precision.accumulation_roundoff * math.sqrt(math.log2(count))
             rounded.addcmul_(normal, size, value=unit)
         return rounded
 
@@ -137,14 +174,15 @@ class Errors:
         words |= np.uint64(_ODD)
         return torch.from_numpy(words.view(np.int16)[:count]).view(shape)
 
-    def _power_of_two(self, values: torch.Tensor) -> torch.Tensor:
-        """2^floor(log2 |y|) of each number y, 0 for a zero. A cap keeps an infinite result infinite."""
-        powers = (values.view(torch.int64) & _EXPONENT_BITS).view(torch.float64)
-        powers.clamp_(max=torch.finfo(torch.float64).max)
-        # Other precisions have the range of float32, which no result leaves.
-        if self._precision.dtype is torch.float16:
-            powers.clamp_(min=torch.finfo(torch.float16).smallest_normal).masked_fill_(values == 0.0, 0.0)
-        return powers
+
+def _power_of_two(values: torch.Tensor, precision: Precision) -> torch.Tensor:
+    """2^floor(log2 |y|) of each number y, 0 for a zero. A cap keeps an infinite result infinite."""
+    powers = (values.view(torch.int64) & _EXPONENT_BITS).view(torch.float64)
+    powers.clamp_(max=torch.finfo(torch.float64).max)
+    # Other precisions have the range of float32, which no result leaves.
+    if precision.dtype is torch.float16:
+        powers.clamp_(min=torch.finfo(torch.float16).smallest_normal).masked_fill_(values == 0.0, 0.0)
+    return powers
 
 
 class Roundings(EachOperation):
@@ -153,22 +191,23 @@ class Roundings(EachOperation):
     Args:
         precision: The precision.
         seed: Seed of the errors.
+        of_float32: See `Errors`.
     """
 
-    def __init__(self, precision: Precision, seed: int) -> None:
+    def __init__(self, precision: Precision, seed: int, of_float32: bool = False) -> None:
         super().__init__()
-        self._errors = Errors(precision, seed)
+        self._errors = Errors(precision, seed, of_float32)
 
     def operation(self, func: Any, args: tuple, kwargs: dict) -> Any:
         name = func.overloadpacket.__name__
         # Before the operation, which may overwrite its arguments.
         norm = norm_of_terms(func, name, args, kwargs)
-        operands = [arg.clone() if name.endswith("_") else arg for arg in args if is_wide(arg)]
+        operands = [arg.clone() if name.endswith("_") else arg for arg in args if self._errors.concern(arg)]
         result = func(*args, **kwargs)
         before = sum_before_bias(name, args, kwargs, result)
         count = terms(func, args, kwargs, result).count
         for tensor in result if isinstance(result, (tuple, list)) else (result,):
-            if count and is_wide(tensor):
+            if count and self._errors.concern(tensor):
                 exact = exact_elements(name, kwargs, tensor, operands) if count == 1 else None
                 # In place: a view stays a view, and an argument that is written to stays that argument.
                 self._errors.add(tensor, tensor.shape, norm, count, exact, before)
@@ -180,11 +219,18 @@ def is_wide(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.dtype is torch.float64 and value.layout is torch.strided
 
 
+def is_float32(value: Any) -> bool:
+    """Whether a value is a dense float32 tensor."""
+    return isinstance(value, torch.Tensor) and value.dtype is torch.float32 and value.layout is torch.strided
+
+
 def exact_elements(
     name: str, kwargs: dict, result: torch.Tensor, operands: list[torch.Tensor]
 ) -> torch.Tensor | None:
     """Elements of an elementwise result that are exact: a mask that broadcasts with it, or None for none."""
     if name.rstrip("_") in _ROUNDS_TO_INTEGERS or kwargs.get("rounding_mode"):
+        return result == result.trunc()
+    if is_float32(result) and all(torch.equal(operand, operand.trunc()) for operand in operands):
         return result == result.trunc()
     return is_operand(result, operands)
 
@@ -215,7 +261,7 @@ def norm_of_terms(func: Any, name: str, args: tuple, kwargs: dict) -> torch.Tens
         return squares.sqrt()
     if name == "cumsum":
         return func(args[0].square(), *args[1:], **kwargs).sqrt()
-    if name in ("sum", "mean") and args[0].dtype is torch.float64:
+    if name in ("sum", "mean") and args[0].dtype in (torch.float64, torch.float32):
         squares = func(args[0].square(), *args[1:], **kwargs)
         if name == "sum":
             return squares.sqrt()

@@ -17,12 +17,11 @@ from __future__ import annotations
 
 import functools
 import logging
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._C._functorch import _add_batch_dim, _remove_batch_dim
+from torch._C._functorch import _add_batch_dim, _remove_batch_dim, _set_vmap_fallback_warning_enabled
 from torch._functorch.vmap import lazy_load_decompositions, vmap_increment_nesting
 
 from parity.base.dispatch import EachOperation, largest_bytes
@@ -32,7 +31,6 @@ from parity.runners.oracle.rounding import (
     Errors,
     Roundings,
     exact_elements,
-    is_wide,
     norm_of_terms,
     sum_before_bias,
 )
@@ -69,7 +67,7 @@ class Samples(torch.Tensor):
 
 
 class RoundingSamples(EachOperation):
-    """Inside, float64 operations have errors, independent ones in each of `count` samples.
+    """Inside, results that concern `errors` have some, independent ones in each of `count` samples.
 
     Args:
         errors: The source of the errors.
@@ -90,6 +88,9 @@ class RoundingSamples(EachOperation):
             torch._C._dispatch_tls_local_include_set(),
             torch._C._dispatch_tls_local_exclude_set(),
         )
+        # An operation without a batching rule runs once for each sample: no news for users. Filters of Python's
+        # warnings would belong to all threads of the process.
+        _set_vmap_fallback_warning_enabled(False)
         return super().__enter__()
 
     def operation(self, func: Any, args: tuple, kwargs: dict) -> Any:
@@ -102,7 +103,7 @@ class RoundingSamples(EachOperation):
         in_place = func._schema.is_mutable
         if in_place and not (name.endswith("_") and torch.Tag.inplace_view not in func.tags):
             raise NotBatchable(f"{func} writes into an argument")
-        operands = [arg for arg in args if is_wide(arg)]
+        operands = [arg for arg in args if self._errors.concern(arg)]
         if in_place:
             # The operation overwrites its argument.
             operands = [
@@ -146,9 +147,7 @@ class RoundingSamples(EachOperation):
         """
         count = values[0].shape[0]
         try:
-            with torch._C._ForceDispatchKeyGuard(*self._outside), warnings.catch_warnings():
-                # An operation without a batching rule runs once for each sample: no news for users.
-                warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
+            with torch._C._ForceDispatchKeyGuard(*self._outside):
                 lazy_load_decompositions()
                 with vmap_increment_nesting(count, "error") as level:
                     results = run([_add_batch_dim(value, 0, level) for value in values])
@@ -168,7 +167,7 @@ class RoundingSamples(EachOperation):
         in_place: bool,
         exact_elements: Callable[[torch.Tensor, list[torch.Tensor]], torch.Tensor | None],
     ) -> Any:
-        if not count or not is_wide(output):
+        if not count or not self._errors.concern(output):
             return output
         if in_place and not isinstance(output, Samples):
             raise NotBatchable("a rounded number is written into a tensor that all samples share")
@@ -275,6 +274,7 @@ def rounding_samples(
     precision: Precision,
     count: int,
     largest: int,
+    of_float32: bool = False,
 ) -> dict[str, torch.Tensor]:
     """Samples of `taps` by name, (K, ...) each for a tap of shape (...).
 
@@ -285,17 +285,18 @@ def rounding_samples(
         precision: The precision whose roundings the samples have.
         count: K.
         largest: Bytes of the largest tensor of a pass.
+        of_float32: See `Errors`.
     """
     together = min(count, CHUNK_BYTES // max(1, largest))
     if together > 1:
         try:
-            return _many_at_once(arguments, run, taps, Errors(precision, seed=0), count, together)
+            return _many_at_once(arguments, run, taps, Errors(precision, 0, of_float32), count, together)
         except NotBatchable as reason:
             _state(str(reason))
     samples = []
     for seed in range(count):
         fresh = arguments()
-        with torch.inference_mode(), Roundings(precision, seed):
+        with torch.inference_mode(), Roundings(precision, seed, of_float32):
             results = run(fresh)
         samples.append({tap: results[tap] for tap in taps})
     return {tap: torch.stack([sample[tap] for sample in samples]) for tap in taps} if samples else {}

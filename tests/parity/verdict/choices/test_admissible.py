@@ -14,9 +14,9 @@ T1, T4, T33 = 6366.198, 15.5441, 4.42246
 """Quantiles of Student's t at 1 - 1e-4 / 2, with so many degrees of freedom: roots of those of F."""
 
 
-def chosen(run, *numbers: list[float], error: float = ERROR):
+def chosen(run, *numbers: list[float], error: float = ERROR, dtype: torch.dtype = torch.float64):
     """The first choice of `run` on numbers that all have one error."""
-    tensors = [torch.tensor(values, dtype=torch.float64) for values in numbers]
+    tensors = [torch.tensor(values, dtype=dtype) for values in numbers]
     with Choices() as recorded:
         run(*tensors)
     choice = recorded.choices[0]
@@ -40,6 +40,22 @@ def test_the_limit_of_a_number():
     exact = chosen(lambda x: x.argmax(), [1.0, 2.0], error=0.0)
     assert limits(exact, floor)[0].tolist() == [0.0, 0.0]
     assert limits(chosen(lambda x: x.argmax(), [1.0], error=1.0), BOUND)[0].item() > 2.0
+
+
+@pytest.mark.parametrize(
+    ("dtype", "error", "floor"),
+    [
+        (torch.float64, 1e-6, 2**-7),
+        (torch.float32, 1e-6, 2**-23),
+        # Errors of the tested precision, which a cast to float32 keeps.
+        (torch.float32, 1e-3, 2**-7),
+    ],
+)
+def test_the_floor_of_numbers_in_float32(dtype, error, floor):
+    choice = chosen(lambda x: x.round(), [100.5, 3.2], error=error, dtype=dtype)
+    (limit,) = limits(choice, replace(BOUND, floor=2**-7))
+    expected = [math.hypot(2 * T33 * error, floor * x) for x in (100.5, 3.2)]
+    assert limit.tolist() == pytest.approx(expected, rel=2e-2)
 
 
 def test_an_order_follows_from_numbers_within_their_limits():

@@ -1,0 +1,98 @@
+"""Codes that a model computes in float32 by itself: right ports round ties otherwise, and nothing else."""
+
+import nvtripy as tp
+import pytest
+import torch
+
+import parity
+from parity.base.precision import PRECISIONS
+
+EPSILON = 1e-8
+
+
+class Codes(torch.nn.Module):
+    """(B, D) -> codes from -128 to 127, by the range of each row, and their step."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = x.float()
+        low = x.amin(1, keepdim=True)
+        range_ = x.amax(1, keepdim=True) - low
+        steps = (x - low) * (255.0 / (range_ + EPSILON)) - 128.0
+        return steps.round().clamp(-128.0, 127.0).to(torch.int8), range_ / 255.0
+
+
+class Model(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.codes = Codes()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        codes, step = self.codes(x)
+        return ((codes.float() + 128.0) * step).to(x.dtype)
+
+
+def divided_last(x, low, range_):
+    return (x - low) * 255.0 / (range_ + EPSILON) - 128.0
+
+
+def multiplied(x, low, range_):
+    return (x - low) * (255.0 / (range_ + EPSILON)) - 128.0
+
+
+def shifted(x, low, range_):
+    return multiplied(x, low, range_) + 2e-3
+
+
+class CodesPort(tp.Module):
+    def __init__(self, steps):
+        super().__init__()
+        self.steps = steps
+
+    def forward(self, x: tp.Tensor):
+        x = tp.cast(x, tp.float32)
+        low = tp.min(x, dim=1, keepdim=True)
+        range_ = tp.max(x, dim=1, keepdim=True) - low
+        return tp.quantize(self.steps(x, low, range_), 1.0, tp.int8), range_ / 255.0
+
+
+class ModelPort(tp.Module):
+    def __init__(self, steps):
+        super().__init__()
+        self.codes = CodesPort(steps)
+
+    def forward(self, x: tp.Tensor):
+        codes, step = self.codes(x)
+        return tp.cast((tp.cast(codes, tp.float32) + 128.0) * step, x.dtype)
+
+
+def ties(precision: str) -> torch.Tensor:
+    """(B, 3) rows whose middle is exact in the precision: its code is half a number, and float32 decides."""
+    dtype = PRECISIONS[precision].dtype
+    generator = torch.Generator().manual_seed(5)
+    low, span = (torch.randint(1, 60, (64, 1), generator=generator) / 7.0 for _ in range(2))
+    low, high = (-low).to(dtype).float(), (span - low).to(dtype).float()
+    middle = (low + high) / 2
+    is_exact = (middle.to(dtype).float() == middle)[:, 0]
+    return torch.cat([low, middle, high], 1)[is_exact]
+
+
+def codes_of(x: torch.Tensor, steps) -> torch.Tensor:
+    low = x.amin(1, keepdim=True)
+    return steps(x, low, x.amax(1, keepdim=True) - low).round()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+def test_a_port_may_round_a_tie_otherwise(precision):
+    x = ties(precision)
+    assert not torch.equal(codes_of(x, multiplied), codes_of(x, divided_last))
+    result = parity.compare(Model(), lambda dtype: ModelPort(divided_last), {"x": x}, (precision,))
+    assert result.passed, str(result)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+def test_a_code_beside_a_tie_has_one_value(precision):
+    x = torch.randn(64, 40, generator=torch.Generator().manual_seed(5)).to(PRECISIONS[precision].dtype)
+    assert not torch.equal(codes_of(x.float(), multiplied), codes_of(x.float(), shifted))
+    result = parity.compare(Model(), lambda dtype: ModelPort(shifted), {"x": x.float()}, (precision,))
+    assert not result.passed
+    assert "FAIL at codes" in str(result)
