@@ -88,8 +88,8 @@ class RoundingSamples(EachOperation):
             torch._C._dispatch_tls_local_include_set(),
             torch._C._dispatch_tls_local_exclude_set(),
         )
-        # An operation without a batching rule runs once for each sample: no news for users. Filters of Python's
-        # warnings would belong to all threads of the process.
+        # An operation without a batching rule runs once for each sample: no news for users. Filters of
+        # Python's warnings would belong to all threads of the process.
         _set_vmap_fallback_warning_enabled(False)
         return super().__enter__()
 
