@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from cases.configured import ConfiguredCase
+from cases.configured import ConfiguredCase, unflatten_cache
 from cases.dlrmv3 import inputs as dlrmv3_inputs
 from cases.dlrmv3 import plan as dlrmv3_plan
 from cases.dlrmv3.serving import DLRMv3Serving
 from cases.dlrmv3.weight_scales import weight_scale
 from cases.stu.bucket_edges import close_to_bucket_edges
+from cases.stu.dense import CACHE_TENSORS
 from configs import DLRMv3Config
 from parity.base.errors import UserError
 from parity.case import Arrays, Batches, PlannedBatch
@@ -29,6 +30,7 @@ class DenseDLRMv3(ConfiguredCase):
     builder = "build_dlrmv3"
     outputs = ("predictions",)
     resumed = ("uih_lengths", "num_candidates", *dlrmv3_inputs.CANDIDATES)
+    incremental_outputs = {"incremental.predictions": "forward.predictions"}
 
     def make_inputs(self) -> Batches:
         inputs = dlrmv3_inputs.synthetic(self.config)
@@ -83,6 +85,23 @@ class DenseDLRMv3(ConfiguredCase):
 
     def serving(self) -> DLRMv3Serving:
         return DLRMv3Serving(self.config, self.forbidden_widths())
+
+    def incremental_arguments(self, arrays: Arrays) -> Sequence[dict[str, Any]]:
+        own = {name: arrays[name] for name in self.resumed}
+        # One cache ranks two sets of candidates; the first ones have other embeddings.
+        others = {name: np.roll(array, 1, -1) if array.ndim == 3 else array for name, array in own.items()}
+        return dict(arrays), others, own
+
+    def prefill(self, model: Any, **arguments: Any) -> list:
+        """Run a whole request; return the cache, a list of (k, v) for the layers. Either side."""
+        return model.prefill(**arguments)[1]
+
+    def extend(self, model: Any, cache: list, **arguments: Any) -> tuple[tuple[Any], list]:
+        """Rank candidates; return their predictions as in `incremental_outputs`. Either side."""
+        return (model.extend(cache=cache, **arguments),), cache
+
+    def unflatten_cache(self, tensors: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        return unflatten_cache(tensors, CACHE_TENSORS)
 
     def keep(self, model: Any, arguments: Mapping[str, Any]) -> tuple[Any, Any]:
         return model.prefill(**arguments)
