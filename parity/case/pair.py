@@ -15,7 +15,7 @@ import numpy as np
 from parity.base.errors import UserError, check_names, from_here
 from parity.base.trees import Leaf, dotted, leaves, map_tree
 from parity.case.model import Case
-from parity.case.pairing import Pairing, entry_of, overrides_call
+from parity.case.pairing import Pairing, entry_of, overrides_call, require_fitting
 from parity.case.plain_models import require_plain
 from parity.case.plan import Arrays, PlannedBatch
 from parity.case.shapes import checked_dynamic, checked_mask, checked_poison, cut
@@ -95,20 +95,7 @@ class ModelPair(Case):
     def _check_arguments(self) -> None:
         """Raises `UserError` for inputs that the entry of the PyTorch model does not take."""
         model = self._torch_model if _is_torch_module(self._torch_model) else self.build_reference()
-        if not callable(getattr(model, self.entry, None)):
-            raise UserError(
-                "entry", self.entry, "is no method of the PyTorch model", "name one of its methods"
-            )
-        signature = inspect.signature(entry_of(model, self.entry))
-        try:
-            signature.bind(**self._arguments)
-        except TypeError as error:
-            raise UserError(
-                "inputs",
-                ", ".join(self._arguments),
-                f"do not fit {self.entry}{signature} ({error})",
-                "name the inputs as its parameters",
-            ) from error
+        require_fitting(model, self.entry, self._arguments)
 
     def build_reference(self) -> torch.nn.Module:
         if not _is_torch_module(self._torch_model):

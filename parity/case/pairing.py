@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -96,6 +97,20 @@ def function_of(module: Any) -> Callable[..., Any]:
 def entry_of(model: Any, entry: str) -> Callable[..., Any]:
     """The method of a model by which it is called; the model itself if it overrides `__call__`."""
     return model if entry == "forward" and overrides_call(model) else getattr(model, entry)
+
+
+def require_fitting(model: Any, entry: str, arguments: Mapping[str, Any]) -> None:
+    """Raises `UserError` for arguments that the entry of a model does not take, or for a missing entry."""
+    if not callable(getattr(model, entry, None)):
+        raise UserError("entry", entry, "is no method of the PyTorch model", "name one of its methods")
+    signature = inspect.signature(entry_of(model, entry))
+    try:
+        signature.bind(**arguments)
+    except TypeError as error:
+        problem = f"do not fit {entry}{signature} ({error})"
+        raise UserError(
+            "inputs", ", ".join(arguments), problem, "name the inputs as its parameters"
+        ) from error
 
 
 class Pairing:

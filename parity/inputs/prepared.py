@@ -56,10 +56,14 @@ def prepare(cases: Sequence[Case], data: Path | None, checkpoint: Path | None) -
             if type(case) not in read:
                 with of_case(case, "read"):
                     read[type(case)] = case.read(data)
-    return [
-        PreparedCase(case, make_inputs(case, read.get(type(case))), *case_weights(case, checkpoint))
-        for case in cases
-    ]
+    return [_prepared(case, read.get(type(case)), checkpoint) for case in cases]
+
+
+def _prepared(case: Case, data: Any, checkpoint: Path | None) -> PreparedCase:
+    inputs = make_inputs(case, data)
+    with of_case(case, "entry_arguments"):
+        arguments = case.entry_arguments(inputs.batches[0].inputs)
+    return PreparedCase(case, inputs, *case_weights(case, checkpoint, arguments))
 
 
 def require_names(cases: Sequence[Case]) -> None:

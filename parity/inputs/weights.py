@@ -22,6 +22,7 @@ from parity.base.files import parse_json, write_new
 from parity.base.memory import require
 from parity.base.precision import dtype_name
 from parity.case import Case
+from parity.case.pairing import require_fitting
 from parity.case.plain_models import require_plain
 from parity.case.users_code import of_case
 from parity.inputs.checkpoints import layout, load_checkpoint, names_in, read_safetensors, some
@@ -33,11 +34,19 @@ _TENSORS, _MANIFEST = "weights.safetensors", "manifest.json"
 WeightScale = Callable[[str, torch.Tensor], float | None]
 
 
-def case_weights(case: Case, checkpoint: Path | None = None) -> tuple[dict[str, torch.Tensor], str]:
+def case_weights(
+    case: Case, checkpoint: Path | None = None, arguments: Mapping[str, Any] | None = None
+) -> tuple[dict[str, torch.Tensor], str]:
     """The float32 weights of a case, from a checkpoint or from its seed, and their source in words.
 
+    Args:
+        case: The case.
+        checkpoint: Trained weights; None for initial ones.
+        arguments: The entry's arguments, which the reference has to take; None leaves that open.
+
     Raises:
-        UserError: The weights need more than the available memory; or see `load_checkpoint`.
+        UserError: The weights need more than the available memory; the reference is no plain module, or does
+            not take the arguments; or see `load_checkpoint`.
     """
     require("case", case.name, case.least_bytes()[0], "give smaller sizes")
     with of_case(case, "build_reference"):
@@ -46,6 +55,8 @@ def case_weights(case: Case, checkpoint: Path | None = None) -> tuple[dict[str, 
         problem = f"has a reference of type {type(model).__name__}"
         raise UserError("case", case.name, problem, "return a torch.nn.Module from build_reference")
     require_plain("case", case.name, model)
+    if arguments is not None and type(case).call is Case.call:
+        require_fitting(model, case.entry, arguments)
     scales = set(filter(case.is_scale, model.state_dict()))
     if not scales or (checkpoint is not None and scales & names_in(checkpoint)):
         return _stated_weights(case, model, checkpoint)

@@ -54,7 +54,8 @@ def outcome(report: Report) -> Outcome:
     if built and not judged and not asked:
         return Outcome("BUILT", f"every graph; nothing was compared{notes}.")
     if asked or not judged:
-        return Outcome("INCOMPLETE", f"all that ran passes, {compared}{notes}.")
+        ran = f"all that ran passes, {compared}" if judged or streams else "nothing was judged"
+        return Outcome("INCOMPLETE", f"{ran}{notes}.")
     if insensitive:
         checks = sum(module.status == "INSENSITIVE" for entry in insensitive for module in entry.modules)
         return Outcome(

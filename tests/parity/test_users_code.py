@@ -6,7 +6,10 @@ import sys
 import pytest
 
 from parity.base.errors import UserError
+from parity.base.precision import PRECISIONS
 from parity.case import CaseReference, load_case
+from parity.inputs.weights import case_weights
+from parity.runners import make_runner
 from tests.locations import ROOT
 
 SOURCE = (ROOT / "parity/cli/new_case.py").read_text()
@@ -69,6 +72,16 @@ MISTAKES = {
     "a class": (REFERENCE, "return Reference", "has a reference of type type; return a torch.nn.Module"),
     "make_inputs raises": (INPUTS, "1 / 0; return {", "make_inputs fails (ZeroDivisionError: div"),
     "no inputs": (INPUTS, "return None and {", "has inputs of type NoneType; return NumPy arrays by name"),
+    "an input that the entry does not take": (
+        INPUTS,
+        "return {'other': np.zeros((self.batch_size, 2), np.float32), ",
+        "do not fit forward(",
+    ),
+    "an entry that is no method": (
+        'name = "mine"',
+        'name = "mine"\n    entry = "score"',
+        "entry: score is no method of the PyTorch model",
+    ),
     "objects": (INPUTS, "return {'x': np.array([None]), ", "inputs.x: mine is no NumPy array of numbers"),
     "texts": (INPUTS, "return {'x': np.array(['a']), ", "inputs.x: mine is no NumPy array of numbers"),
     "plan raises": ("    def make_in", "    def plan(self): 1 / 0\n\n    def make_in", "plan fails (Zero"),
@@ -98,6 +111,15 @@ def test_a_mistake_is_refused_with_its_line(refused, tmp_path, monkeypatch, requ
     if "fails" in message:
         assert f"{name}.py:" in told
         assert told.endswith("; correct that code")
+
+
+def test_a_port_that_is_no_module_of_tripy_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "torch_port.py").write_text(SOURCE.replace(PORT, REFERENCE, 1))
+    monkeypatch.syspath_prepend(tmp_path)
+    case = load_case(CaseReference(target="torch_port:case"))
+    message = "has a port of type torch_port.Reference; return a nvtripy.Module from build_port"
+    with pytest.raises(UserError, match=message):
+        make_runner("tripy").load(case, PRECISIONS["fp32"], case_weights(case)[0])
 
 
 LEAVES = {

@@ -46,7 +46,14 @@ from parity.runners.tripy.compiled import (
     tripy_value,
 )
 from parity.runners.tripy.lean_traces import leanly
-from parity.runners.tripy.pairing import in_ranks, paired_modules, paired_parameters, set_parameters, taken
+from parity.runners.tripy.pairing import (
+    in_ranks,
+    paired_modules,
+    paired_parameters,
+    require_port,
+    set_parameters,
+    taken,
+)
 from parity.runners.tripy.survey import Survey
 from parity.timing.measure import Replayed, Replays, Timed, TimedCall
 
@@ -86,6 +93,7 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
             self.model = leanly(lambda: case.build_port(tripy_dtype(precision.dtype)))
         except NoForm as error:
             raise Unavailable(str(error)) from error
+        require_port(case, self.model)
         self._load_parameters(weights)
         self._modules = paired_modules(self.case, self.model)
         self._parameters = paired_parameters(self.case, self.model)

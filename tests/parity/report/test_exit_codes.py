@@ -215,13 +215,12 @@ CRASHED = without_verdict("onnx", "CRASHED", "signal 11")
         ),
         (
             (_built(1), CRASHED),
-            "INCOMPLETE: all that ran passes, 0 module verdicts of 0 runs; 1 engine built and not run; 1 run "
-            "without a verdict.",
+            "INCOMPLETE: nothing was judged; 1 engine built and not run; 1 run without a verdict.",
         ),
-        ((), "INCOMPLETE: all that ran passes, 0 module verdicts of 0 runs."),
+        ((), "INCOMPLETE: nothing was judged."),
         (
             (ABSENT,),
-            "INCOMPLETE: all that ran passes, 0 module verdicts of 0 runs; 1 run without a verdict.",
+            "INCOMPLETE: nothing was judged; 1 run without a verdict.",
         ),
         (
             (GOOD, DULL, CRASHED),
@@ -243,7 +242,7 @@ def test_a_runner_that_the_user_named_and_that_cannot_run_leaves_a_run_incomplet
     assert _sentence(GOOD, ABSENT, asked=("onnx",)) == f"INCOMPLETE: {text}"
     assert _sentence(GOOD, ABSENT, asked=("tripy",)).startswith("PASS: ")
     built = _sentence(_built(1), ABSENT, asked=("onnx",))
-    assert built.startswith("INCOMPLETE: all that ran passes, 0 module verdicts of 0 runs")
+    assert built.startswith("INCOMPLETE: nothing was judged")
 
 
 def test_captures_of_other_code_are_told():

@@ -96,7 +96,11 @@ def test_model(case, precision, seed, runner):
 
 @pytest.mark.parametrize(
     ("case", "precision", "seed"),
-    [_grouped(*run, name=_id(*run)) for run in RUNS if load_case(run[0]).config.family in ("hstu", "stu")],
+    [
+        _grouped(*run, name=_id(*run))
+        for run in RUNS
+        if load_case(run[0]).config.family in ("hstu", "stu", "dlrmv3")
+    ],
 )
 def test_appending_to_the_cache_equals_the_full_forward(case, precision, seed):
     checks = judged(case, precision, seed, "tripy").checks
