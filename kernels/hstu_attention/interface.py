@@ -16,6 +16,8 @@ from kernels.hstu_attention.hopper_launch import launch_call as launch_hopper
 from kernels.hstu_attention.hopper_launch import refusal
 from kernels.hstu_attention.layout import Call, layout_of
 from kernels.hstu_attention.masks import ProductionMask, ResearchMask
+from kernels.hstu_attention.schedule_checks import misfit
+from kernels.hstu_attention.schedules import Schedule
 
 BACKENDS = ("triton", "hopper", "eager")
 # Rounding of float32 factors of a dot product. Half types have one way, "ieee".
@@ -70,6 +72,7 @@ def hstu_attention(
     backend: str = "triton",
     dot_precision: str = "ieee",
     out: torch.Tensor | None = None,
+    schedule: Schedule | None = None,
 ) -> torch.Tensor:
     """HSTU's pointwise attention over jagged sequences, without an (N, N) tensor in memory.
 
@@ -86,6 +89,8 @@ def hstu_attention(
         dot_precision: for float32: "ieee", "tf32", or "tf32x3" (three tf32 products, close to float32's
             error).
         out: where to write the result, like v; its first two axes may be strided. It may not overlap k or v.
+        schedule: block sizes and compiler options of backend="triton", as from `search.search_schedule`; or
+            None for those that the rules of `schedules` derive.
 
     Returns:
         (L, H, V) in the type of q, or `out`; sums are float32 in the kernel.
@@ -100,6 +105,8 @@ def hstu_attention(
         check_layout(call, backend, dot_precision)
         layout.accepted.add((backend, dot_precision))
     _check_sizes(call)
+    if schedule is not None:
+        _check_schedule(schedule, call, backend)
     if out is None:
         out = torch.empty_like(v, memory_format=torch.contiguous_format)
     else:
@@ -111,7 +118,7 @@ def hstu_attention(
             raise RuntimeError(f"backend='hopper': {reason}; use backend='triton'")
         return launch_hopper(call, out)
     require_triton(q)
-    return launcher().launch_call(call, layout, dot_precision, out)
+    return launcher().launch_call(call, layout, dot_precision, out, schedule)
 
 
 @functools.cache
@@ -179,6 +186,15 @@ def _check_research_layout(mask: ResearchMask) -> None:
         raise bad("mask.timestamps.dtype", mask.timestamps.dtype, "use int64")
     if mask.time_weights.dim() != 1 or mask.time_weights.numel() < 2:
         raise bad("mask.time_weights.shape", tuple(mask.time_weights.shape), "must be (num_buckets + 1,)")
+
+
+def _check_schedule(schedule: Schedule, call: Call, backend: str) -> None:
+    if not isinstance(schedule, Schedule):
+        raise bad("schedule", schedule, "use a Schedule, as from search_schedule, or None")
+    if backend != "triton":
+        raise bad("schedule", schedule, f"backend={backend!r} has none; use None")
+    if reason := misfit(schedule, call):
+        raise ValueError(f"schedule.{reason}")
 
 
 def check_out(out: torch.Tensor, rows: int, v: torch.Tensor) -> None:

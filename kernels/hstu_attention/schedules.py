@@ -14,7 +14,7 @@ import torch
 
 from kernels.hstu_attention.masks import ProductionMask, ResearchMask
 
-_HALF_TYPES = (torch.float16, torch.bfloat16)
+HALF_TYPES = (torch.float16, torch.bfloat16)
 # (sequence, heads) pairs that run side by side.
 _GROUP = 64
 # Bytes of keys and values of the pairs side by side: the cache of a large GPU, about. Wide heads share it
@@ -40,7 +40,7 @@ _MIDDLE = 1024
 _BARRIER_BYTES = 4096
 # Least columns of a program that shares them with others, and most programs that do.
 _COLUMNS_OF_SPLIT = 256
-_MOST_SPLITS = 32
+MOST_SPLITS = 32
 # Average length from which two programs share columns without a cache, and fills of a large GPU up to which.
 _LEAST_ROWS_TO_SPLIT = 4096
 _FILLS_TO_SPLIT = 3.0
@@ -77,6 +77,12 @@ def padded_dim(dim: int) -> int:
     return max(16, 1 << (dim - 1).bit_length())
 
 
+def takes_descriptor(x: torch.Tensor) -> bool:
+    """Whether heads lie side by side without padding, and rows are aligned to 16 bytes."""
+    aligned = x.stride(0) * x.element_size() % 16 == 0 and x.data_ptr() % 16 == 0
+    return aligned and x.stride(1) == x.size(2) == padded_dim(x.size(2))
+
+
 class Pack(NamedTuple):
     """What a program of the kernel of tiny sequences takes: a block of rows with whole sequences; heads."""
 
@@ -96,7 +102,7 @@ def pack_of(
 
     A program's loop over heads hides their loads, as long as programs fill a large GPU once.
     """
-    if max_seq_len > _LONGEST_PACKED or q.dtype not in _HALF_TYPES or not isinstance(mask, ProductionMask):
+    if max_seq_len > _LONGEST_PACKED or q.dtype not in HALF_TYPES or not isinstance(mask, ProductionMask):
         return None
     total, heads, k_dim = q.shape
     if not (total and sequences and max_seq_len):
@@ -138,16 +144,21 @@ class SizeClass(NamedTuple):
     group: int
 
 
+def programs_in_fills(q: torch.Tensor) -> float:
+    """Programs of 64 rows of a head of q, (L, H, K), in fills of a large GPU."""
+    return q.size(0) * q.size(1) / (64 * _MANY_PROGRAMS)
+
+
 def size_class(q: torch.Tensor, v: torch.Tensor, max_seq_len: int, sequences: int) -> SizeClass:
     """The class of these inputs, of `sequences` sequences of at most `max_seq_len` rows.
 
     Without rows or sequences, programs are many and all sequences have the greatest length. Very many
     programs of short sequences count as long ones, or as tiny ones.
     """
-    rows, heads, k_dim = q.shape
+    rows, _, k_dim = q.shape
     v_dim = v.size(2)
     average = max(1, rows // sequences) if rows and sequences else max(1, max_seq_len)
-    filled = rows * heads / (64 * _MANY_PROGRAMS) if rows else math.inf
+    filled = programs_in_fills(q) if rows else math.inf
     width = "wide" if max(k_dim, v_dim) > 64 else "narrow"
     is_short = max_seq_len <= _SHORT and not (rows and filled >= _MOST_FILLS_OF_SHORT[width])
     lengths = "short" if is_short else "middle" if average < _MIDDLE else "long"
@@ -186,7 +197,7 @@ def choose_schedule(
     Inputs without rows stand for any number of rows, for compilation ahead of time. Without `may_pack`, as
     with a cache, the kernel of tiny sequences cannot run.
     """
-    is_half = q.dtype in _HALF_TYPES
+    is_half = q.dtype in HALF_TYPES
     # The interpreter runs on the CPU and has no assembly.
     sigmoid = "half" if is_half and q.device.type != "cpu" else "exact"
     widest = max(padded_dim(q.size(2)), padded_dim(v.size(2)))
@@ -252,7 +263,7 @@ def splits_of_new_rows(programs: int, max_seq_len: int) -> int:
         programs: of 16 rows each, without such sharing.
         max_seq_len: most columns of a row.
     """
-    most = min(_MANY_PROGRAMS // max(1, programs), max_seq_len // _COLUMNS_OF_SPLIT, _MOST_SPLITS)
+    most = min(_MANY_PROGRAMS // max(1, programs), max_seq_len // _COLUMNS_OF_SPLIT, MOST_SPLITS)
     return 1 << (max(1, most).bit_length() - 1)
 
 
@@ -261,8 +272,7 @@ def splits_of_call(q: torch.Tensor, mask: ResearchMask | ProductionMask, sequenc
 
     There the longest program decides the time of a call.
     """
-    rows, heads, _ = q.shape
-    filled = rows * heads / (64 * _MANY_PROGRAMS)
-    is_half = q.dtype in _HALF_TYPES
-    is_long = rows >= _LEAST_ROWS_TO_SPLIT * sequences
-    return 2 if is_half and is_long and filled < _FILLS_TO_SPLIT and isinstance(mask, ProductionMask) else 1
+    is_half = q.dtype in HALF_TYPES
+    is_long = q.size(0) >= _LEAST_ROWS_TO_SPLIT * sequences
+    is_few = programs_in_fills(q) < _FILLS_TO_SPLIT
+    return 2 if is_half and is_long and is_few and isinstance(mask, ProductionMask) else 1

@@ -31,6 +31,7 @@ from kernels.hstu_attention.schedules import (
     size_class,
     splits_of_call,
     splits_of_new_rows,
+    takes_descriptor,
 )
 from kernels.hstu_attention.triton_kernel import hstu_attention_kernel
 from kernels.hstu_attention.triton_kernel_packs import packed_attention_kernel
@@ -52,13 +53,14 @@ def with_descriptors(schedule: Schedule, k: torch.Tensor, v: torch.Tensor) -> Sc
     if not schedule.use_tma:
         return schedule
     has_engine = k.device.type == "cuda" and torch.cuda.get_device_capability(k.device)[0] >= 9
-    return replace(schedule, use_tma=has_engine and _takes_descriptor(k) and _takes_descriptor(v))
+    return replace(schedule, use_tma=has_engine and takes_descriptor(k) and takes_descriptor(v))
 
 
-def _takes_descriptor(x: torch.Tensor) -> bool:
-    """Whether heads lie side by side without padding, and rows are aligned to 16 bytes."""
-    aligned = x.stride(0) * x.element_size() % 16 == 0 and x.data_ptr() % 16 == 0
-    return aligned and x.stride(1) == x.size(2) == padded_dim(x.size(2))
+def derived_schedule(call: Call, splits: int, may_pack: bool = True) -> Schedule:
+    """The schedule that the rules derive from a call, fitted to its GPU and tensors."""
+    q, k, v, offsets, max_seq_len, mask = call
+    chosen = choose_schedule(q, v, max_seq_len, mask, offsets.numel() - 1, may_pack)
+    return replace(with_descriptors(chosen, k, v), splits=splits)
 
 
 @dataclass
@@ -134,8 +136,7 @@ def launch_call(
         chosen = schedule
         if chosen is None:
             # A cache has another kernel.
-            chosen = choose_schedule(q, v, max_seq_len, mask, sequences, appended is None)
-            chosen = replace(with_descriptors(chosen, k, v), splits=splits)
+            chosen = derived_schedule(call, splits, appended is None)
         if chosen.packed:
             constants = pack_constants(call, out, of_mask.flags[3:], dot_precision, chosen)
             plan = _Plan(chosen, packed_attention_kernel, constants)
