@@ -12,8 +12,9 @@ widths, targets, windows, contextual rows, norms and types. Nobody picks such a 
 Every case has a verdict by the project's rule, with float64 as the oracle and eager PyTorch as the reference,
 in the run that times it. The peer is the faster correct form of Meta's Triton kernels: with or without tensor
 descriptors, for layers also with contiguous copies of q, k and v. With --hopper, the attention's Hopper form
-is a side of its own, with its ratio to the same peer. Meta's autotuner chooses for each case anew, among the
-configurations of `COMPILED`. Processes compile all kernels before the first timing.
+is a side of its own, with its ratio to the same peer. With --searched, so is the attention with the schedule
+that `search_schedule` chooses on the case's tensors before the timing. Meta's autotuner chooses for each case
+anew, among the configurations of `COMPILED`. Processes compile all kernels before the first timing.
 
 Prints a row a case, and the distribution of peer's over our device time: least, median, largest, and the
 share above 1. The floor is the larger of two times: FLOPs of visible pairs and products at the measured
@@ -48,6 +49,8 @@ from benchmarks.gpu.timing import (  # noqa: E402
     parsed,
     report,
 )
+from kernels.hstu_attention import Schedule  # noqa: E402
+from kernels.hstu_attention.search import MOST_CANDIDATES  # noqa: E402
 
 # Block sizes, stages and warps of Meta's attention that compile: those that its autotuner chose among all 29
 # at six shapes, and neighbours for short rows and small heads. Of its norms every third one compiles.
@@ -57,6 +60,9 @@ NORM_STEP = 3
 MOST_CONFIGURATIONS = 8
 ATTENTION_FORMS = {"Meta, no descriptors": False, "Meta, descriptors": True}
 LAYERS_FORMS = ("no descriptors", "contiguous copies")
+# The attention's other forms of ours, by their key in a row, and the tasks that compile candidates.
+OTHER_FORMS = {"ours, searched": "searched_ratio", "ours, hopper": "hopper_ratio"}
+CANDIDATE = "ours, candidate"
 # Milliseconds of an autotuner's warm-up and measurement of one configuration.
 TUNING = (2, 8)
 
@@ -91,11 +97,13 @@ def _facts(config: object) -> tuple[int, ...]:
     return (config.kwargs["BLOCK_M"], config.kwargs["BLOCK_N"], config.num_stages, config.num_warps)
 
 
-def sides_of(case: AnyCase, ops: object, with_hopper: bool = False) -> dict[str, Callable[[], torch.Tensor]]:
+def sides_of(
+    case: AnyCase, ops: object, with_hopper: bool = False, schedule: Schedule | None = None
+) -> dict[str, Callable[[], torch.Tensor]]:
     """Our side first; each of Meta's forms keeps the choices of its autotuners."""
     if isinstance(case, AttentionCase):
         i = drawn_attention.inputs_of(case)
-        sides = drawn_attention.ours(case, i, with_hopper)
+        sides = drawn_attention.ours(case, i, with_hopper, schedule)
         for name, use_tma in ATTENTION_FORMS.items():
             sides[name] = _own_choices(drawn_attention.meta(case, i, use_tma))
         return sides
@@ -127,13 +135,14 @@ def compile_one(task: tuple[AnyCase, str, int, str]) -> str:
     try:
         for tuner, configs in every:
             tuner.configs = [configs[number % len(configs)]]
-        if isinstance(case, Case):
-            # One layer has all kernels.
-            sides = _sides_of_one_layer(case, ops)
-        else:
-            sides = sides_of(case, ops)
         with torch.no_grad():
-            sides[name]()
+            if isinstance(case, Case):
+                # One layer has all kernels.
+                _sides_of_one_layer(case, ops)[name]()
+            elif name == CANDIDATE:
+                drawn_attention.run_candidate(case, number)
+            else:
+                sides_of(case, ops)[name]()
         torch.cuda.synchronize()
     except Exception as error:  # noqa: BLE001, an autotuner skips a configuration that does not fit
         return f"{case.name}, {name}, {number}: {type(error).__name__}"
@@ -153,7 +162,9 @@ def _sides_of_one_layer(case: Case, ops: object) -> dict[str, Callable[[], torch
     return sides
 
 
-def tasks_of(cases: list[AnyCase], checkout: str) -> Iterator[tuple[AnyCase, str, int, str]]:
+def tasks_of(
+    cases: list[AnyCase], checkout: str, with_candidates: bool
+) -> Iterator[tuple[AnyCase, str, int, str]]:
     """Our kernels for every case; Meta's once for all cases that share them, slow ones first."""
     distinct = {(type(case), case.compiled_as): case for case in cases}
     for number in range(MOST_CONFIGURATIONS):
@@ -163,6 +174,9 @@ def tasks_of(cases: list[AnyCase], checkout: str) -> Iterator[tuple[AnyCase, str
             elif number < len(COMPILED):
                 yield from ((case, form, number, checkout) for form in ATTENTION_FORMS)
     yield from ((case, "ours", 0, checkout) for case in cases)
+    if with_candidates:
+        of_attention = [case for case in cases if isinstance(case, AttentionCase)]
+        yield from ((case, CANDIDATE, n, checkout) for n in range(MOST_CANDIDATES) for case in of_attention)
 
 
 def verdicts_of(case: AnyCase, sides: dict[str, Callable[[], torch.Tensor]]) -> dict[str, str]:
@@ -183,10 +197,13 @@ def floor_of(case: AnyCase, ceilings: dict[str, float]) -> float:
 
 
 def run(
-    case: AnyCase, ops: object, ceilings: dict[str, float], rounds: int, with_hopper: bool = False
+    case: AnyCase, ops: object, ceilings: dict[str, float], rounds: int, with_hopper: bool, with_search: bool
 ) -> dict:
     """A row of the table: verdicts, times of all correct sides, floor, and the ratio to the peer."""
-    sides = sides_of(case, ops, with_hopper)
+    schedule = None
+    if with_search and isinstance(case, AttentionCase):
+        schedule = drawn_attention.searched(case)
+    sides = sides_of(case, ops, with_hopper, schedule)
     status = verdicts_of(case, sides)
     torch.cuda.empty_cache()
     calls = {name: [side] for name, side in sides.items() if not status[name]}
@@ -205,13 +222,19 @@ def run(
     if best and "ours" in device:
         row["ratio"] = peers[best] / device["ours"].median
         row["called_ratio"] = called[best].median / called["ours"].median
-    if best and "ours, hopper" in device:
-        row["hopper_ratio"] = peers[best] / device["ours, hopper"].median
+    for name, key in OTHER_FORMS.items():
+        if best and name in device:
+            row[key] = peers[best] / device[name].median
+    if schedule is not None:
+        row["searched"] = asdict(schedule)
     return row
 
 
 def distribution(rows: list[dict]) -> dict[str, dict[str, float]]:
-    """Of each kind: least, median and largest ratio, share above 1, and our median over the floor."""
+    """Of each kind: least, median and largest ratio, share above 1, and our median over the floor.
+
+    The attention's other forms have the ratios alone.
+    """
     found = {}
     for kind in dict.fromkeys(row["kind"] for row in rows):
         of_kind = [row for row in rows if row["kind"] == kind]
@@ -223,16 +246,25 @@ def distribution(rows: list[dict]) -> dict[str, dict[str, float]]:
             "cases": len(of_kind),
             "passed": sum(row["verdicts"]["ours"] == "PASS" for row in of_kind),
             "without a correct peer": sum(not row["peer"] for row in of_kind),
-            "least": min(ratios),
-            "median": statistics.median(ratios),
-            "largest": max(ratios),
-            "share above 1": sum(ratio > 1 for ratio in ratios) / len(ratios),
+            **_shares(ratios),
             "called, median": statistics.median(row["called_ratio"] for row in timed),
             "over the floor, median": statistics.median(
                 row["device_us"]["ours"]["median"] / row["floor_us"] for row in timed
             ),
         }
+    for name, key in OTHER_FORMS.items():
+        if ratios := [row[key] for row in rows if key in row]:
+            found[name] = {"cases": len(ratios), **_shares(ratios)}
     return found
+
+
+def _shares(ratios: list[float]) -> dict[str, float]:
+    return {
+        "least": min(ratios),
+        "median": statistics.median(ratios),
+        "largest": max(ratios),
+        "share above 1": sum(ratio > 1 for ratio in ratios) / len(ratios),
+    }
 
 
 def show(row: dict) -> None:
@@ -242,6 +274,7 @@ def show(row: dict) -> None:
     print(
         f"{row['kind']:9} {row['case']:62} ours {ours:8.1f} us, {row['peer'] or 'no correct peer':24} "
         f"{peer:8.1f} us, ratio {row.get('ratio', float('nan')):5.2f}, "
+        f"searched {row.get('searched_ratio', float('nan')):5.2f}, "
         f"hopper's {row.get('hopper_ratio', float('nan')):5.2f}, "
         f"over floor {ours / row['floor_us']:5.2f}"
         f"{f'  FAILS: {failed}' if failed else ''}",
@@ -260,6 +293,9 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=40, help="number of cases of five layers")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--hopper", action="store_true", help="time the attention's Hopper form as well")
+    parser.add_argument(
+        "--searched", action="store_true", help="time the attention's searched schedule as well"
+    )
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 1))
     arguments = parsed(parser)
     if arguments.fixed:
@@ -271,7 +307,7 @@ def main() -> None:
             *draw_attention(arguments.attention, arguments.seed),
             *drawn_cases(arguments.layers, arguments.seed),
         ]
-    tasks = list(tasks_of(cases, arguments.meta))
+    tasks = list(tasks_of(cases, arguments.meta, arguments.searched))
     with get_context("spawn").Pool(arguments.workers) as pool:
         failed = [text for text in pool.imap_unordered(compile_one, tasks) if text]
     print(f"compiled by {len(tasks)} calls, {len(failed)} of which did not run: {failed[:3]}", flush=True)
@@ -280,7 +316,7 @@ def main() -> None:
     rows: list[dict] = []
     with torch.no_grad():
         for case in cases:
-            rows.append(run(case, ops, ceilings, arguments.rounds, arguments.hopper))
+            rows.append(run(case, ops, ceilings, arguments.rounds, arguments.hopper, arguments.searched))
             show(rows[-1])
             shares = distribution(rows)
             report(arguments.out, ceilings, seed=arguments.seed, distribution=shares, rows=rows)

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 import torch
 
-from kernels.hstu_attention import ProductionMask, hstu_attention
+from kernels.hstu_attention import ProductionMask, Schedule, hstu_attention, search_schedule
 from kernels.hstu_attention.hopper_launch import refusal
 from kernels.hstu_attention.layout import Call
+from kernels.hstu_attention.search import candidates
 from parity.base.precision import PRECISIONS
 from parity.verdict.rule import judge
 
@@ -132,10 +133,30 @@ def _mask(case: AttentionCase, targets: torch.Tensor | None) -> ProductionMask:
 Side = Callable[[], torch.Tensor]
 
 
-def ours(case: AttentionCase, i: Inputs, with_hopper: bool) -> dict[str, Side]:
-    """Our sides: Triton's kernel as "ours", and on demand the Hopper form where it takes the case."""
-    call = Call(i.q, i.k, i.v, i.offsets, case.max_seq_len, i.mask)
+def _call(case: AttentionCase, i: Inputs) -> Call:
+    return Call(i.q, i.k, i.v, i.offsets, case.max_seq_len, i.mask)
+
+
+def searched(case: AttentionCase) -> Schedule:
+    """The schedule that a search chooses for the case."""
+    return search_schedule(*_call(case, inputs_of(case)))
+
+
+def run_candidate(case: AttentionCase, number: int) -> None:
+    """Run the search's candidate of this number, if there is one: its kernel is compiled then."""
+    call = _call(case, inputs_of(case))
+    for schedule in candidates(call)[number : number + 1]:
+        hstu_attention(*call, schedule=schedule)
+
+
+def ours(case: AttentionCase, i: Inputs, with_hopper: bool, schedule: Schedule | None) -> dict[str, Side]:
+    """Our sides: Triton's kernel as "ours", on demand with a schedule from a search, and on demand the Hopper
+    form where it takes the case.
+    """
+    call = _call(case, i)
     sides = {"ours": lambda: hstu_attention(*call)}
+    if schedule is not None:
+        sides["ours, searched"] = lambda: hstu_attention(*call, schedule=schedule)
     if with_hopper and not refusal(call):
         sides["ours, hopper"] = lambda: hstu_attention(*call, backend="hopper")
     return sides
