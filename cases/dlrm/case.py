@@ -13,7 +13,7 @@ from cases.configured import ConfiguredCase
 from cases.dlrm import inputs as dlrm_inputs
 from cases.dlrm import plan as dlrm_plan
 from cases.dlrm.inputs import has_weights, index_name, weight_name
-from cases.dlrm.weight_scales import weight_scale
+from cases.dlrm.weight_scales import scale_of_rows, weight_scale
 from parity.base.precision import Precision
 from parity.base.task import Task
 from parity.case import Arrays, Batches, Matrix, PlannedBatch
@@ -91,8 +91,11 @@ class DLRMCase(ConfiguredCase):
             for table, path in enumerate(self.model.tables())
         }
 
-    def weight_scale(self, name: str, parameter: torch.Tensor) -> float | None:
-        return weight_scale(name, parameter)
+    def weight_scale(self, name: str, parameter: torch.Tensor) -> float | torch.Tensor | None:
+        scale = weight_scale(name, parameter)
+        scheme = self.model.schemes.get(name.removesuffix(".weight"))
+        is_table = scheme is not None and scheme.is_of_tables
+        return scale_of_rows(scale, len(parameter)) if scale and is_table else scale
 
     def batch_size_of(self, arrays: Arrays) -> int:
         return arrays["counts"].shape[0]

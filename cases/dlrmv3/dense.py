@@ -28,7 +28,7 @@ class DenseDLRMv3(ConfiguredCase):
     """Rows of the embedding tables in, a prediction for each task and candidate out."""
 
     builder = "build_dlrmv3"
-    outputs = ("predictions",)
+    outputs = whole_outputs = ("predictions",)
     resumed = ("uih_lengths", "num_candidates", *dlrmv3_inputs.CANDIDATES)
     incremental_outputs = {"incremental.predictions": "forward.predictions"}
 

@@ -123,7 +123,7 @@ class ReadReport:
             "data",
             str(path),
             f"has {how_exact}{len(self.broken)} broken {lines} ({shown}{more})",
-            f"correct or remove them, or allow more than {self.max_broken} with max_broken",
+            "correct or remove them",
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -45,10 +46,12 @@ def find_layout(path: Path) -> Layout:
     """The layout of a file by its first line: names separated by commas, or values separated by tabs.
 
     Raises:
-        DataError: the line is neither, or a column is missing or there twice.
+        DataError: the line is neither, or of another encoding, or a column is missing or there twice.
     """
     with open_text(path) as stream:
         line = stream.readline(lines.MAX_LINE_BYTES).removeprefix(b"\xef\xbb\xbf").strip(b"\r\n")
+    if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in line:
+        raise DataError("data", str(path), "is no text in ASCII or UTF-8", "write it in UTF-8")
     if line.count(b"\t") > 1:
         return TABS
     names = [name.strip().strip('"') for name in line.decode("latin-1").split(",")]

@@ -57,6 +57,8 @@ class Case(Pairing, Incremental, Cached, Quantised, abc.ABC):
     """Rows of a batch that `make_inputs` makes."""
     entry: str = "forward"
     """The method of both models that maps inputs to outputs."""
+    whole_outputs: tuple[str, ...] = ()
+    """Names of outputs whose padding counts, such as promised zeros; `valid_rows` masks all other taps."""
     forms: tuple[str, ...] = ()
     """Names that `form` accepts."""
     family: str = ""
@@ -191,7 +193,7 @@ class Case(Pairing, Incremental, Cached, Quantised, abc.ABC):
         return None
 
     def valid_rows(self, arrays: Arrays) -> Mapping[int, np.ndarray]:
-        """For each size of a padded axis, the (B, size) boolean mask of what counts."""
+        """For each size of a padded axis, the (B, size) boolean mask of what counts; see `whole_outputs`."""
         return {}
 
     def rows(self, arrays: Arrays, rows: slice | np.ndarray) -> Arrays | None:
@@ -271,8 +273,11 @@ class Case(Pairing, Incremental, Cached, Quantised, abc.ABC):
         """
         return {}
 
-    def weight_scale(self, name: str, parameter: torch.Tensor) -> float | None:
-        """Standard deviation of a parameter's initial values; None for the scale of its role and shape."""
+    def weight_scale(self, name: str, parameter: torch.Tensor) -> float | torch.Tensor | None:
+        """Standard deviation of a parameter's initial values; None for the scale of its role and shape.
+
+        A tensor broadcasts with the parameter: rows of a table may differ in size.
+        """
         return None
 
     def work(self, arrays: Arrays, item: int) -> Mapping[str, Work]:

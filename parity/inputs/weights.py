@@ -31,7 +31,7 @@ from parity.inputs.weight_scales import role_scale
 SCHEMA = "parity.weights/1"
 _TENSORS, _MANIFEST = "weights.safetensors", "manifest.json"
 
-WeightScale = Callable[[str, torch.Tensor], float | None]
+WeightScale = Callable[[str, torch.Tensor], float | torch.Tensor | None]
 
 
 def case_weights(

@@ -190,6 +190,7 @@ def evidence_of(
         has_padding=has_padding,
         boundary=boundary,
         gaps=case.gaps(),
+        whole_outputs=[f"{case.entry}.{name}" for name in case.whole_outputs],
         absence=_absence(case),
         squeeze=case.squeeze,
         tolerated=case.tolerated,

@@ -339,7 +339,7 @@ def first_padding_leak(evidence: Evidence, results: Results) -> str:
             continue
         if clean is None or poisoned is None or clean.shape != poisoned.shape:
             return first or tap
-        valid = evidence.mask(tuple(clean.shape))
+        valid = evidence.mask(tuple(clean.shape), tap)
         changed = bits(clean) != bits(poisoned)
         if (changed if valid is None else changed & valid).any():
             first = first or tap

@@ -6,7 +6,7 @@ import functools
 import itertools
 import math
 from collections import ChainMap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -36,6 +36,7 @@ class Evidence:
         reference_incremental: Incremental outputs of the reference; empty without an incremental forward.
         incremental_outputs: Tap of the full forward that each incremental output must equal.
         valid: For each size of a padded axis, the (B, size) mask of valid positions.
+        whole_outputs: Taps of outputs whose padding counts, too.
         batch_size: B.
         has_padding: Whether the batch has padding to poison.
         boundary: Elements within round-off of a discontinuity, by tap.
@@ -68,6 +69,7 @@ class Evidence:
     boundary: Mapping[str, np.ndarray] = field(default_factory=dict)
     gaps: Mapping[str, str] = field(default_factory=dict)
     absence: Callable[[str, str], str] = lambda path, kind: ""
+    whole_outputs: Collection[str] = ()
     squeeze: bool = False
     tolerated: Callable[[str, str], float] = lambda tap, path: 0.0
     causal: bool = True
@@ -118,8 +120,10 @@ class Evidence:
         """Number of modules with arithmetic that a tap's error comes from; 1 if isolated."""
         return 1 if isolated else max(1, self._modules_before.get(tap, self._modules))
 
-    def mask(self, shape: tuple[int, ...]) -> np.ndarray | None:
-        """Mask of the valid elements: an axis as long as the sequence is masked by the lengths."""
+    def mask(self, shape: tuple[int, ...], tap: str = "") -> np.ndarray | None:
+        """Mask of a tap's elements that count: an axis as long as the sequence is masked by the lengths."""
+        if tap in self.whole_outputs:
+            return None
         return valid_elements(shape, self.valid, self.batch_size)
 
     def aligned(self, results: Results) -> Results:
@@ -195,7 +199,7 @@ class Evidence:
 
     def counted(self, tap: str, shape: tuple[int, ...]) -> np.ndarray:
         """Mask of the compared elements of a tap: neither padding nor at a discontinuity."""
-        mask, boundary = self.mask(shape), self.boundary.get(tap)
+        mask, boundary = self.mask(shape, tap), self.boundary.get(tap)
         valid = np.ones(shape, dtype=bool) if mask is None else np.broadcast_to(mask, shape).copy()
         return valid if boundary is None else valid & ~boundary
 

@@ -175,7 +175,7 @@ def _explain_leak(evidence: Evidence, results: Results, tap: str) -> tuple[str, 
     if clean is None or poisoned is None or clean.shape != poisoned.shape:
         return ()
     shape = tuple(clean.shape)
-    mask = evidence.mask(shape)
+    mask = evidence.mask(shape, tap)
     valid = np.ones(shape, dtype=bool) if mask is None else np.broadcast_to(mask, shape)
     changed = valid & (bits(clean) != bits(poisoned))
     if not changed.any():

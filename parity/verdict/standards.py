@@ -63,7 +63,7 @@ class Standards:
             return failure("missing: the oracle has no such tap", bound)
         own = evidence.boundary.get(tap)
         boundary = contaminated if own is None else own
-        valid = evidence.mask(tuple(reference.shape))
+        valid = evidence.mask(tuple(reference.shape), sampled_tap or tap)
         counted = np.broadcast_to(True if valid is None else valid, tuple(reference.shape))
         if own is None and boundary is not None and counted.any() and not (counted & ~boundary).any():
             return None

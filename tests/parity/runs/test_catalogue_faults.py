@@ -1,4 +1,4 @@
-"""Mistakes that a port of DLRMv3 could make, from a catalogue: detected, and named."""
+"""Mistakes that a port of DLRMv3 could make, from two catalogues: detected, and named."""
 
 import pytest
 
@@ -9,7 +9,12 @@ from tests.locations import ROOT
 from tests.parity.case_runs import bench_of, on_bench
 
 CASE = "dlrmv3_tiny"
-EDITS = {edit.detail: edit for edit in handwritten(ROOT / "cases/faults/independent_dlrmv3.yaml")}
+EDITS = {
+    edit.detail: edit
+    for catalogue in ("independent_dlrmv3", "independent_second")
+    for edit in handwritten(ROOT / f"cases/faults/{catalogue}.yaml")
+    if edit.family == "dlrmv3"
+}
 
 pytestmark = [
     pytest.mark.full,

@@ -6,9 +6,10 @@ import torch
 
 from parity.base.precision import PRECISIONS
 from parity.capture.captures import Capture, ModuleCall
-from parity.verdict.comparison import compare
+from parity.verdict.comparison import compare, compare_runners
 from parity.verdict.evidence import Evidence, Results
 from parity.verdict.explanation import explain_tap
+from tests.parity import comparisons
 
 B, N, D = 3, 7, 40
 LENGTHS = np.array([7, 4, 1])
@@ -280,3 +281,17 @@ def test_behind_other_modules_a_lucky_reference_is_no_alarm(evidence, results, e
     assert evidence.modules(name, isolated=False) == 3
     assert off(2.6)  # more than 2 u, which one operation may lose, and less than sqrt(3) times that
     assert not off(4.0)
+
+
+def test_the_padding_of_a_whole_output_counts():
+    """An output that promises zeros behind its rows is compared there, too."""
+    size = comparisons.TENSORS[comparisons.OUTPUT].shape[1]
+    valid = {size: np.arange(size) < comparisons.LENGTHS[:, None]}
+    results = comparisons.results_with()
+    results.untapped[comparisons.OUTPUT][2, -1] += 1.0
+    for whole, passed in (((), True), ((comparisons.OUTPUT,), False)):
+        evidence = comparisons.evidence_with(valid=valid, whole_outputs=whole)
+        (comparison,) = compare_runners(evidence, [results])
+        assert comparison.tap(comparisons.OUTPUT).accumulated.passed is passed
+    # Explanations look at the same elements.
+    assert evidence.counted(comparisons.OUTPUT, (comparisons.B, size)).all()
