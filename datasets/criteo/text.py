@@ -50,7 +50,8 @@ def find_layout(path: Path) -> Layout:
     """
     with open_text(path) as stream:
         line = stream.readline(lines.MAX_LINE_BYTES).removeprefix(b"\xef\xbb\xbf").strip(b"\r\n")
-    if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in line:
+    # Digits, letters and tabs are every other byte of UTF-16; a zero alone is a broken line.
+    if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or line.count(b"\0") * 3 > len(line) > 3:
         raise DataError("data", str(path), "is no text in ASCII or UTF-8", "write it in UTF-8")
     if line.count(b"\t") > 1:
         return TABS
