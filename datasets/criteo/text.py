@@ -50,8 +50,9 @@ def find_layout(path: Path) -> Layout:
     """
     with open_text(path) as stream:
         line = stream.readline(lines.MAX_LINE_BYTES).removeprefix(b"\xef\xbb\xbf").strip(b"\r\n")
-    # Digits, letters and tabs are every other byte of UTF-16; a zero alone is a broken line.
-    if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or line.count(b"\0") * 3 > len(line) > 3:
+    # Digits, letters and tabs have a zero at every other place of UTF-16; one zero is a broken line.
+    zeros = line.count(b"\0") / max(1, len(line))
+    if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or 1 / 3 < zeros < 2 / 3:
         raise DataError("data", str(path), "is no text in ASCII or UTF-8", "write it in UTF-8")
     if line.count(b"\t") > 1:
         return TABS
