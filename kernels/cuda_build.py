@@ -5,10 +5,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ctypes
+import functools
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+import torch
+
+# The target of a GPU of compute capability 9.0. Warpgroup products and setmaxnreg exist for it alone.
+HOPPER_FLAGS = ("-gencode=arch=compute_90a,code=sm_90a",)
 
 
 def module(name: str, sources: Sequence[Path]) -> ModuleType:
@@ -23,6 +30,29 @@ def module(name: str, sources: Sequence[Path]) -> ModuleType:
 def library(name: str, sources: Sequence[Path], cuda_flags: Sequence[str]) -> Path:
     """The shared library of sources with C functions; otherwise like `module`."""
     return Path(_built(name, sources, cuda_flags, is_python_module=False))
+
+
+def launcher(name: str, source: Path, cuda_flags: Sequence[str], function: str) -> Callable[..., int]:
+    """A C function of a `library`: it takes a structure's address and a stream, and returns an error or 0."""
+    found = ctypes.CDLL(str(library(name, [source], cuda_flags)))[function]
+    found.argtypes, found.restype = (ctypes.c_void_p, ctypes.c_void_p), ctypes.c_int
+    return found
+
+
+def not_hopper(device: torch.device) -> str:
+    """Why a device cannot run what `HOPPER_FLAGS` compile, or an empty text."""
+    name = device.type
+    if name == "cuda":
+        capability = torch.cuda.get_device_capability(device)
+        if capability == (9, 0):
+            return ""
+        name = "{}.{}".format(*capability)
+    return f"it needs a GPU of compute capability 9.0, not {name}"
+
+
+@functools.cache
+def multiprocessors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def _built(name: str, sources: Sequence[Path], cuda_flags: Sequence[str], *, is_python_module: bool) -> Any:

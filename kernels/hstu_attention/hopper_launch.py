@@ -12,13 +12,12 @@ from pathlib import Path
 
 import torch
 
-from kernels.cuda_build import library
+from kernels.cuda_build import HOPPER_FLAGS, launcher, multiprocessors, not_hopper
 from kernels.hstu_attention.layout import Call
 from kernels.hstu_attention.masks import ProductionMask
 
 SOURCE = Path(__file__).parent / "hopper" / "attention.cu"
-# Warpgroup products and setmaxnreg exist for this target alone.
-CUDA_FLAGS = ("-gencode=arch=compute_90a,code=sm_90a",)
+CUDA_FLAGS = HOPPER_FLAGS
 DTYPES = (torch.float16, torch.bfloat16)
 HEADS = (32, 64, 128)
 SCALES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
@@ -70,29 +69,13 @@ def refusal(call: Call, out: torch.Tensor | None = None) -> str:
     for name, x in (("q", q), ("k", k), ("v", v), ("out", out)):
         if x is not None and (x.data_ptr() % 16 or any(stride % 8 for stride in x.stride()[:2])):
             return f"{name} is not aligned to 16 bytes: address {x.data_ptr()}, strides {tuple(x.stride())}"
-    if q.device.type != "cuda" or torch.cuda.get_device_capability(q.device) != (9, 0):
-        return f"it needs a GPU of compute capability 9.0, not {_named(q.device)}"
-    return ""
-
-
-def _named(device: torch.device) -> str:
-    if device.type != "cuda":
-        return device.type
-    return "{}.{}".format(*torch.cuda.get_device_capability(device))
+    return not_hopper(q.device)
 
 
 @functools.cache
 def _library() -> Callable[..., int]:
     """The launch function, compiled at the first call on a machine in about a minute."""
-    path = library("tripy_recsys_hstu_hopper", [SOURCE], CUDA_FLAGS)
-    function = ctypes.CDLL(str(path)).hopper_attention
-    function.argtypes, function.restype = (ctypes.c_void_p, ctypes.c_void_p), ctypes.c_int
-    return function
-
-
-@functools.cache
-def _multiprocessors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count
+    return launcher("tripy_recsys_hstu_hopper", SOURCE, CUDA_FLAGS, "hopper_attention")
 
 
 def arguments_of(call: Call, out: torch.Tensor, workspace: torch.Tensor, multiprocessors: int) -> Arguments:
@@ -136,7 +119,7 @@ def launch_call(call: Call, out: torch.Tensor) -> torch.Tensor:
     # A sequence has at most one tile that is not full.
     tiles = q.size(0) // TILE_ROWS + sequences
     workspace = torch.empty(_HEADER + _TILE * tiles, dtype=torch.uint8, device=q.device)
-    arguments = arguments_of(call, out, workspace, _multiprocessors(q.device))
+    arguments = arguments_of(call, out, workspace, multiprocessors(q.device))
     with torch.cuda.device(q.device):
         stream = torch.cuda.current_stream(q.device).cuda_stream
         error = _library()(ctypes.byref(arguments), stream)

@@ -11,9 +11,13 @@ from dataclasses import dataclass
 import torch
 
 from kernels.hstu_attention.interface import require_triton
+from kernels.hstu_forward import hopper_launch
+from kernels.hstu_forward.hopper_launch import Weights, weights_of
 from kernels.hstu_forward.parameters import DOT_PRECISIONS, Parameters, Settings
 from kernels.hstu_forward.tiles import Batch, Cached, Schedule
 from kernels.hstu_forward.weights import POSITION_PAD, block_weights, model_shape
+
+BACKENDS = ("triton", "hopper")
 
 
 @dataclass(frozen=True)
@@ -31,11 +35,13 @@ class HSTUForward:
             bfloat16.
         settings: sizes and constants.
         dot_precision: form of the products of float32, a key of `DOT_PRECISIONS`.
-        schedule: kernels and tiles; without it, those that `tiles.schedule` derives for each batch.
+        schedule: kernels and tiles of Triton; without it, those that `tiles.schedule` derives for a batch.
+        backend: "triton", or "hopper" (CUDA C++ for compute capability 9.0: all blocks of a narrow model in
+            one kernel, see `hopper_launch.refusal`).
 
     Raises:
         ValueError: a parameter is missing or does not fit.
-        RuntimeError: triton cannot run here.
+        RuntimeError: the backend cannot run here, or does not take the model.
     """
 
     def __init__(
@@ -44,7 +50,10 @@ class HSTUForward:
         settings: Settings,
         dot_precision: str = "ieee",
         schedule: Schedule | None = None,
+        backend: str = "triton",
     ) -> None:
+        if backend not in BACKENDS:
+            raise ValueError(f"backend={backend!r}: choose one of {BACKENDS}")
         if dot_precision not in DOT_PRECISIONS:
             raise ValueError(f"dot_precision={dot_precision!r}: choose one of {tuple(DOT_PRECISIONS)}")
         shape = model_shape(state, settings.num_heads, settings.attention_dim, settings.linear_dim)
@@ -54,7 +63,8 @@ class HSTUForward:
             raise ValueError(
                 f"dot_precision={dot_precision!r}: needs float32, not {item_weights.dtype}; use 'ieee'"
             )
-        require_triton(item_weights)
+        if backend == "triton":
+            require_triton(item_weights)
         factors = torch.float16 if products.on_tensor_cores else item_weights.dtype
         blocks = (
             block_weights(state, block, shape, products.projections, factors, settings.bucket_divisor)
@@ -69,6 +79,11 @@ class HSTUForward:
             blocks=tuple(blocks),
         )
         self.schedule = schedule
+        self.hopper_weights: Weights | None = None
+        if backend == "hopper":
+            if schedule is not None:
+                raise ValueError("schedule: backend='hopper' has none; leave it out")
+            self.hopper_weights = weights_of(state, self.parameters)
 
     def __call__(
         self, ids: torch.Tensor, offsets: torch.Tensor, timestamps: torch.Tensor, max_seq_len: int
@@ -87,6 +102,7 @@ class HSTUForward:
 
         Raises:
             ValueError: a row is longer than the model's positions or the timestamps.
+            RuntimeError: the backend does not take the batch.
         """
         for name, most in (
             ("the model's width", self.parameters.blocks[0].width),
@@ -94,6 +110,10 @@ class HSTUForward:
         ):
             if max_seq_len > most:
                 raise ValueError(f"max_seq_len={max_seq_len}: {name} has room for {most}; cut the rows")
+        if self.hopper_weights is not None:
+            # The kernel keeps times in shared memory.
+            own = Batch(ids, offsets, timestamps, max_seq_len, timestamps)
+            return hopper_launch.states_of(self.parameters, self.hopper_weights, own)
         # Imported here: the launcher needs triton, this module's settings do not.
         from kernels.hstu_forward.triton_launch import states_of
 
@@ -105,7 +125,10 @@ class HSTUForward:
 
         Raises:
             ValueError: the model's width has no room for the capacity.
+            RuntimeError: the backend has no cache.
         """
+        if self.hopper_weights is not None:
+            raise hopper_launch.refused("it has no cache")
         parameters = self.parameters
         width = parameters.blocks[0].width
         if not 0 < capacity <= width:
@@ -143,7 +166,10 @@ class HSTUForward:
 
         Raises:
             ValueError: the cache belongs to another batch, or has no room.
+            RuntimeError: the backend has no cache.
         """
+        if self.hopper_weights is not None:
+            raise hopper_launch.refused("it has no cache")
         batch_size, capacity = cache.qvk[0].shape[:2]
         if timestamps.size(0) != batch_size:
             raise ValueError(f"timestamps: {timestamps.size(0)} rows, but the cache has {batch_size}")

@@ -158,6 +158,11 @@ def model_shape(
     return shape
 
 
+def time_weights_of(state: Mapping[str, torch.Tensor], block: int) -> torch.Tensor | None:
+    """A weight for each time bucket, (num_buckets + 1,), if the block has them."""
+    return state.get(f"{_LAYER}{block}._rel_attn_bias._ts_w")
+
+
 def block_weights(
     state: Mapping[str, torch.Tensor],
     block: int,
@@ -177,7 +182,7 @@ def block_weights(
     position = state.get(bias + "_pos_w", state.get(bias + "_w"))
     if position is None:
         raise ValueError(f"state dict: {bias}_pos_w is missing; the fused forward needs a relative bias")
-    times = state.get(bias + "_ts_w")
+    times = time_weights_of(state, block)
     return BlockWeights(
         uvqk=_parts(_pad(uvqk.t(), columns=shape.dp), num_parts, dtype, prefix + "_uvqk"),
         output=_parts(_pad(output, rows=shape.dp), num_parts, dtype, prefix + "_o.weight"),

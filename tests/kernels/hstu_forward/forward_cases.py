@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from configs import load_case
-from kernels.hstu_forward import Settings
+from kernels.hstu_forward import GraphedHSTUForward, HSTUForward, Settings
 from kernels.hstu_forward.tiles import AttentionTile, EmbedTile, Schedule, Tile, Wide
 from parity.base.precision import PRECISIONS
 from parity.verdict.rule import Verdict, judge
@@ -120,3 +120,64 @@ WIDE = {
         Tile(16, 128, 64, 4, 1), AttentionTile(16, 32, 4, 1, heads=2), Tile(32, 128, 64, 4, 1)
     ),
 }
+
+
+def assert_two_parts_have_their_range(factor: float, backend: str) -> None:
+    """Keys of 1e-4 pass, and products beyond 2,047 are NaN."""
+    config, model = small_model()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("_uvqk"):
+                parameter.mul_(factor)
+    settings = settings_of(config, model)
+    actual = verdict(
+        config,
+        model,
+        "fp32",
+        LENGTHS,
+        lambda state, *a: HSTUForward(state, settings, "fp16x3", backend=backend)(*a),
+    )
+    assert actual.passed == (factor < 1.0), actual.reason
+    assert actual.passed or "NaN or Inf" in actual.reason
+
+
+def assert_far_times_are_exact_or_nan(precision: str, dot_precision: str, backend: str) -> None:
+    """Times 3e9 times as far apart pass; a sequence with a time 2^50 seconds ahead is NaN, and no other."""
+    config, model = small_model()
+    settings = settings_of(config, model)
+    actual = verdict(
+        config,
+        model,
+        precision,
+        LENGTHS,
+        lambda state, *a: HSTUForward(state, settings, dot_precision, backend=backend)(*a),
+        scale=3 * 10**9,
+    )
+    assert actual.passed, actual.reason
+    lengths, ids, times = batch(model, LENGTHS)
+    times[2, 20] += 1 << 50
+    state = {name: x.to(DEVICE) for name, x in model.state_dict().items()}
+    offsets = torch.tensor((0, *LENGTHS)).cumsum(0)
+    arguments = (x.to(DEVICE) for x in (rows(ids, lengths), offsets, times))
+    states = HSTUForward(state, settings, dot_precision, backend=backend)(*arguments, max(LENGTHS)).cpu()
+    is_nan = states.isnan().any(1)
+    # All of that sequence, since no weight times NaN is 0, and nothing of the others.
+    start, end = offsets[2:4].tolist()
+    assert is_nan[start:end].all()
+    assert not is_nan[:start].any()
+    assert not is_nan[end:].any()
+
+
+def assert_a_graph_serves_smaller_batches(precision: str, dot_precision: str, backend: str) -> None:
+    config, model = small_model()
+    settings = settings_of(config, model)
+
+    def run(state, ids, offsets, times, longest):
+        forward = HSTUForward(state, settings, dot_precision, backend=backend)
+        graph = GraphedHSTUForward(forward, 6, 300, longest, times.size(1))
+        noise = torch.randint(1, 61, (300,), device=DEVICE)
+        graph(noise, torch.arange(7, device=DEVICE) * 50, torch.zeros(6, times.size(1), device=DEVICE).long())
+        return graph(ids, offsets, times)
+
+    actual = verdict(config, model, precision, LENGTHS, run)
+    assert actual.passed, actual.reason

@@ -8,15 +8,16 @@ import pytest
 import torch
 
 from kernels.hstu_attention.buckets import bucket_table, time_bucket
-from kernels.hstu_forward import GraphedHSTUForward, HSTUForward, tiles, weights
+from kernels.hstu_forward import HSTUForward, tiles, weights
 from kernels.hstu_forward.tiles import AttentionTile
 from tests.kernels.hstu_forward.forward_cases import (
     BOUNDARIES,
     LENGTHS,
     TILES,
     WIDE,
-    batch,
-    rows,
+    assert_a_graph_serves_smaller_batches,
+    assert_far_times_are_exact_or_nan,
+    assert_two_parts_have_their_range,
     settings_of,
     sized,
     small_model,
@@ -51,18 +52,7 @@ def test_the_fused_forward_is_the_model(precision, dot_precision):
 @needs_triton
 @pytest.mark.parametrize("factor", [1e-4, 1e2])
 def test_two_float16_parts_are_exact_below_and_nan_beyond_their_range(factor):
-    """Keys of 1e-4, and products beyond 2,047."""
-    config, model = small_model()
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name.endswith("_uvqk"):
-                parameter.mul_(factor)
-    settings = settings_of(config, model)
-    actual = verdict(
-        config, model, "fp32", LENGTHS, lambda state, *a: HSTUForward(state, settings, "fp16x3")(*a)
-    )
-    assert actual.passed == (factor < 1.0), actual.reason
-    assert actual.passed or "NaN or Inf" in actual.reason
+    assert_two_parts_have_their_range(factor, "triton")
 
 
 @pytest.mark.sampled
@@ -182,46 +172,14 @@ def test_the_table_of_times_is_the_definition():
 @needs_triton
 @pytest.mark.parametrize("dot_precision", [pytest.param("ieee", marks=pytest.mark.full), "fp16x3"])
 def test_times_far_apart_are_exact_and_beyond_reach_nan(dot_precision):
-    config, model = small_model()
-    settings = settings_of(config, model)
-    actual = verdict(
-        config,
-        model,
-        "fp32",
-        LENGTHS,
-        lambda state, *a: HSTUForward(state, settings, dot_precision)(*a),
-        scale=3 * 10**9,
-    )
-    assert actual.passed, actual.reason
-    lengths, ids, times = batch(model, LENGTHS)
-    times[2, 20] += 1 << 50
-    state = {name: x.to(DEVICE) for name, x in model.state_dict().items()}
-    offsets = torch.tensor((0, *LENGTHS)).cumsum(0)
-    arguments = (x.to(DEVICE) for x in (rows(ids, lengths), offsets, times))
-    states = HSTUForward(state, settings, dot_precision)(*arguments, max(LENGTHS)).cpu()
-    is_nan = states.isnan().any(1)
-    # All of that sequence, since no weight times NaN is 0, and nothing of the others.
-    start, end = offsets[2:4].tolist()
-    assert is_nan[start:end].all()
-    assert not is_nan[:start].any()
-    assert not is_nan[end:].any()
+    assert_far_times_are_exact_or_nan("fp32", dot_precision, "triton")
 
 
 @needs_gpu
 @needs_triton
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_captured_graph_serves_smaller_batches(precision):
-    config, model = small_model()
-    settings = settings_of(config, model)
-
-    def run(state, ids, offsets, times, longest):
-        graph = GraphedHSTUForward(HSTUForward(state, settings), 6, 300, longest, times.size(1))
-        noise = torch.randint(1, 61, (300,), device=DEVICE)
-        graph(noise, torch.arange(7, device=DEVICE) * 50, torch.zeros(6, times.size(1), device=DEVICE).long())
-        return graph(ids, offsets, times)
-
-    actual = verdict(config, model, precision, LENGTHS, run)
-    assert actual.passed, actual.reason
+    assert_a_graph_serves_smaller_batches(precision, "ieee", "triton")
 
 
 @needs_triton

@@ -1,0 +1,145 @@
+// The forward as one kernel: a cluster of thread blocks computes all blocks of the model for one sequence.
+//
+// A row depends on others through k and v alone. These pass through the cache that all multiprocessors share, which is
+// faster than reads of other blocks' shared memory; one barrier of the cluster separates two blocks of the model. Two
+// buffers take turns: while some threads still read the k and v of a block, the others write those of the next one.
+#pragma once
+
+#include "attention.cuh"
+#include "block.cuh"
+
+namespace hopper_forward {
+
+// The last bucket's weight is NaN.
+constexpr int kNoBucket = kBuckets - 1;
+
+// A sequence's time at a position as seconds from its first, 2^24 high + low: a difference of two such pairs rounds
+// once, like a conversion of int64 to float32. False where `high` would round.
+__device__ inline bool time_of(const int64_t* times, int position, float2* pair) {
+    const int64_t time = times[position] - times[0], high = time >> 24;
+    *pair = make_float2(static_cast<float>(high), static_cast<float>(time & 0xFFFFFF));
+    return high >= -(1 << 23) && high < 1 << 23;
+}
+
+// The buckets of a group's rows and their columns, which no block changes. All threads call it, since those of a row
+// and column beyond reach spoil the whole sequence; `times` is memory for a pair a position.
+__device__ inline void find_buckets(const Call& call, const Place& place, const Layout& layout, float2* times) {
+    bool is_far = false;
+    if (call.buckets != nullptr) {
+        const auto* own = static_cast<const int64_t*>(call.timestamps) + place.sequence * call.timestamps_row;
+        const int last = min(place.length, call.num_times - 1);
+        for (int i = threadIdx.x; i < layout.columns + 1; i += blockDim.x) {
+            // Nothing depends on the time of a position behind the end.
+            is_far |= !time_of(own, min(i, last), times + i);
+        }
+    }
+    is_far = __syncthreads_or(is_far);
+    if (!place.active()) return;
+    const int columns = (min(place.first + kRows, place.length) + kColumns - 1) / kColumns * kColumns;
+    const int quads = columns / 4;
+    for (int i = threadIdx.x % kGroupThreads; i < kRows * quads; i += kGroupThreads) {
+        const int row = i / quads, column = i % quads * 4;
+        uint32_t four = is_far ? kNoBucket * 0x01010101u : 0;
+        if (call.buckets != nullptr && !is_far) {
+            const float2 successor = times[place.first + row + 1];
+            int64_t entry[4];
+            int pattern[4];
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+                const float2 time = times[column + j];
+                const float delta = (successor.x - time.x) * 16777216.0f + (successor.y - time.y);
+                pattern[j] = max(__float_as_int(fabsf(delta)) - 0x3F800000, 0);
+                entry[j] = __ldg(call.buckets + (pattern[j] >> call.shift));
+            }
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+                const int bucket = static_cast<int>(entry[j] >> 32) + (pattern[j] >= static_cast<int>(entry[j]));
+                four |= static_cast<uint32_t>(bucket) << 8 * j;
+            }
+        }
+        char* to = place.own + layout.buckets() + row * layout.bucket_stride() + column;
+        *reinterpret_cast<uint32_t*>(to) = four;
+    }
+}
+
+__device__ inline int64_t offset_of(const Call& call, int sequence) {
+    return call.wide_offsets ? static_cast<const int64_t*>(call.offsets)[sequence]
+                             : static_cast<const int32_t*>(call.offsets)[sequence];
+}
+
+template <typename T, int Head, int Splits>
+__global__ void __launch_bounds__(2 * kGroupThreads, 1) forward_kernel(const __grid_constant__ Call call) {
+    extern __shared__ __align__(128) char shared[];
+    const int blocks_of_cluster = call.groups / call.groups_of_cta, rank = blockIdx.x % blocks_of_cluster;
+    const Layout layout{FactorOf<T>::kParts, Splits, call.groups * kRows};
+    Place place;
+    place.sequence = blockIdx.x / blocks_of_cluster;
+    place.start = offset_of(call, place.sequence);
+    place.length = min(static_cast<int>(offset_of(call, place.sequence + 1) - place.start), call.max_seq_len);
+    const int group = threadIdx.x / kGroupThreads;
+    place.first = (rank * call.groups_of_cta + group) * kRows;
+    place.warp = threadIdx.x / 32 % kWarps;
+    place.lane = threadIdx.x % 32;
+    place.shared = shared;
+    place.own = shared + layout.groups() + group * layout.group();
+
+    place.far = call.workspace + static_cast<int64_t>(place.sequence) * call.groups * 4 * layout.factor();
+
+    if (!place.active() && place.first - kRows < place.length) {
+        // A step of the attention reads k and v of two whole groups.
+        char* keys = keys_of(place, layout, place.first / kRows, 0);
+        for (int i = threadIdx.x % kGroupThreads; i < 4 * layout.factor() / 16; i += kGroupThreads) {
+            *reinterpret_cast<uint4*>(keys + 16 * i) = make_uint4(0, 0, 0, 0);
+        }
+    }
+    // A thread block without rows.
+    if (rank * call.groups_of_cta * kRows >= place.length) {
+#pragma unroll 1
+        for (int block = 0; block < call.num_blocks; ++block) cluster_arrive(), cluster_wait();
+        return;
+    }
+
+    const Copies copies{call, layout, shared};
+    copies.init();
+    copies.uvqk(0);
+    copies.output(0);
+    copies.biases(0);
+    if (place.active()) embed<T>(call, place, layout);
+    // The sums' memory is free.
+    find_buckets(call, place, layout, reinterpret_cast<float2*>(shared + layout.groups() + layout.sums()));
+    if (place.active()) normalize<T>(call, place, layout);
+    __syncthreads();
+    copies.wait_uvqk(0);
+    if (place.active()) project<T>(place, layout, 0);
+    cluster_arrive();
+    for (int block = 0; block < call.num_blocks; ++block) {
+        const bool is_last = block + 1 == call.num_blocks;
+        const auto* biases = reinterpret_cast<const float2*>(call.output_bias + block * kWidth + 8 * place.warp);
+        const float2 bias = __ldg(biases + place.lane % 4);
+        Attention<T, Head, Splits> attention(place, layout, block % 2);
+        copies.wait_biases(block);
+        if (place.active()) attention.prepare();
+        cluster_wait();
+        if (!is_last) copies.uvqk(block + 1);
+        if (place.active()) attention.run();
+        __syncthreads();
+        if (!is_last) copies.biases(block + 1);
+        if (place.active()) {
+            gate<T, Head>(call, place, layout, min(Splits, Attention<T, Head, Splits>::steps(place)));
+        }
+        __syncthreads();
+        copies.wait_output(block);
+        if (place.active()) add_output<T>(place, layout, bias, is_last);
+        __syncthreads();
+        if (is_last) break;
+        copies.output(block + 1);
+        if (place.active()) normalize<T>(call, place, layout);
+        __syncthreads();
+        copies.wait_uvqk(block + 1);
+        if (place.active()) project<T>(place, layout, (block + 1) % 2);
+        cluster_arrive();
+    }
+    if (place.active()) write_states<T>(call, place, layout);
+}
+
+}  // namespace hopper_forward
