@@ -6,8 +6,9 @@
 Models: the `configs/hstu_*.yaml` of --configs, whole, with random parameters that make every block matter.
 Rows are full, or have uniform random lengths from 1 to the full one; the dense peers then compute the
 padding. A single half-filled row has half the length. Peers: the dense reference, eager and with
-torch.compile, in the same precision. Every side is timed as a CUDA graph of three calls on three inputs: a
-graph serves full and half-filled rows alike.
+torch.compile, in the same precision. Narrow models on Hopper have a second fused side, the CUDA C++ form.
+Every side is timed as a CUDA graph of three calls on three inputs: a graph serves full and half-filled rows
+alike.
 
 The verdict rule judges every side on both kinds of rows, with float64 as the oracle and eager PyTorch as the
 reference. A failing side is not timed, and the exit code is 1. The floor is the larger of the least times by
@@ -54,6 +55,8 @@ CONFIGS = (
     "hstu_amzn_books",
     "hstu_amzn_books_large",
 )
+# Those that the forward in one CUDA C++ kernel takes.
+NARROW = ("hstu_ml1m", "hstu_ml1m_large", "hstu_amzn_books", "hstu_amzn_books_large")
 BATCHES = (1, 16, 128)
 FILLS = ("full", "half-filled")
 # Inputs in rotation, so that the cache does not hold those of the previous call.
@@ -155,7 +158,7 @@ def jagged(forward: HSTUForward, width: int) -> Side:
 
 
 def sides_of(cell: Cell, config: object, model: torch.nn.Module) -> dict[str, Side]:
-    """Eager PyTorch, torch.compile and ours."""
+    """Eager PyTorch, torch.compile, ours, and for narrow models ours with backend="hopper"."""
     eager = dense(model)
 
     def call(lengths: torch.Tensor, ids: torch.Tensor, times: torch.Tensor) -> torch.Tensor:
@@ -163,12 +166,15 @@ def sides_of(cell: Cell, config: object, model: torch.nn.Module) -> dict[str, Si
 
     torch.compiler.reset()
     compiled = torch.compile(call, fullgraph=True, dynamic=False)
-    forward = HSTUForward(dict(model.state_dict()), settings_of(config, model), cell.dot)
-    return {
+    arguments = (dict(model.state_dict()), settings_of(config, model), cell.dot)
+    sides = {
         "eager": eager,
         "torch.compile": lambda x: compiled(x.lengths, x.ids, x.timestamps),
-        "ours": jagged(forward, model.sequence_width),
+        "ours": jagged(HSTUForward(*arguments), model.sequence_width),
     }
+    if cell.config in NARROW and torch.cuda.get_device_capability() == (9, 0):
+        sides["ours, CUDA"] = jagged(HSTUForward(*arguments, backend="hopper"), model.sequence_width)
+    return sides
 
 
 @dataclass
@@ -320,7 +326,7 @@ def ceilings_of_chip() -> dict[str, float]:
 
 
 def show(rows: list[dict]) -> None:
-    """A line a cell and fill: microseconds of each side, the ratio to the faster peer, the floor."""
+    """A line a cell and fill: microseconds of each side, the faster peer's ratios to ours, the floor."""
     groups: dict[tuple, dict[str, dict]] = {}
     for row in rows:
         key = (row["config"], row["batch"], row["precision"], row["fill"])
@@ -331,7 +337,8 @@ def show(rows: list[dict]) -> None:
         times = "  ".join(f"{name} {value:8.1f}" for name, value in medians.items())
         failed = [f"{name}: {row['verdict']}" for name, row in sides.items() if row["verdict"] != "PASS"]
         peers = [value for name, value in medians.items() if not name.startswith("ours")]
-        ratio = f"{min(peers) / medians['ours']:5.2f}" if peers and "ours" in medians else ""
+        own = [name for name in medians if name.startswith("ours")]
+        ratio = " ".join(f"{min(peers) / medians[name]:5.2f}" for name in own) if peers else ""
         least = next(iter(sides.values()))["least_us"]
         name, batch, precision, fill = key
         print(
