@@ -211,10 +211,7 @@ def choose_schedule(
             # The longest program decides the time of a call: small blocks.
             return Schedule(16, 32, num_warps=4, num_stages=1, group=_GROUP, sigmoid=sigmoid)
         return _of_many(q, mask, widest, sigmoid)
-    # A context makes the block of its rows a long one.
-    has_short_loops = is_narrow(mask.max_attn_len) and not mask.contextual_seq_len
-    chosen = _production(size, widest, has_few, mask.max_attn_len, has_short_loops)
-    return replace(chosen, sigmoid=sigmoid)
+    return replace(_production(size, widest, has_few, mask), sigmoid=sigmoid)
 
 
 def _of_many(q: torch.Tensor, mask: ResearchMask | ProductionMask, widest: int, sigmoid: str) -> Schedule:
@@ -226,9 +223,13 @@ def _of_many(q: torch.Tensor, mask: ResearchMask | ProductionMask, widest: int, 
     return Schedule(64, 32, num_warps=4, num_stages=2, group=_GROUP, sigmoid=sigmoid, heads=heads)
 
 
-def _production(size: SizeClass, widest: int, has_few: bool, window: int, has_short_loops: bool) -> Schedule:
+def _production(size: SizeClass, widest: int, has_few: bool, mask: ProductionMask) -> Schedule:
     """Half types, heads of up to 128. Making two descriptors takes the host longer than short rows take the
     GPU: only longer rows use the copy engine."""
+    window, has_context = mask.max_attn_len, mask.contextual_seq_len > 0
+    if has_context:
+        # The block of these rows reads a whole history: fewer of them fit the cache.
+        size = size._replace(group=min(size.group, _MOST_GROUP["wide"]))
     if has_few and size.lengths == "short":
         return Schedule(16, 64, num_warps=4, num_stages=2, group=_GROUP)
     if has_few:
@@ -244,13 +245,14 @@ def _production(size: SizeClass, widest: int, has_few: bool, window: int, has_sh
         warps = 4 if widest > 64 else 2
         return Schedule(32, 32, num_warps=warps, num_stages=3, group=size.group, use_tma=widest > 64)
     # Loops of few blocks leave much time to their first loads, which more programs a multiprocessor fill.
-    if has_short_loops and widest > 64:
+    if is_narrow(window) and not has_context and widest > 64:
         return Schedule(64, 32, num_warps=4, num_stages=2, group=size.group, use_tma=True, registers=128)
     # Wide heads take large blocks while all programs run at once. Later they need their shared memory for
-    # more programs. A window cuts blocks: large ones waste more.
-    is_large = size.fills <= 3 and size.lengths == "long" and not window
+    # more programs. A window cuts blocks, and large ones waste more; a context's block has no window.
+    is_uncut = not window or has_context
+    is_large = size.fills <= 3 and size.lengths == "long" and is_uncut
     if widest > 64:
-        is_large = size.fills <= 2 and not is_narrow(window)
+        is_large = size.fills <= 2 and not is_narrow(window) and is_uncut
     if is_large:
         return Schedule(64, 64, num_warps=4, num_stages=3, group=size.group, use_tma=True)
     return Schedule(64, 32, num_warps=4, num_stages=3, group=size.group, use_tma=True)
@@ -270,9 +272,12 @@ def splits_of_new_rows(programs: int, max_seq_len: int) -> int:
 def splits_of_call(q: torch.Tensor, mask: ResearchMask | ProductionMask, sequences: int) -> int:
     """Programs that share the columns of a block of rows without a cache: two for few and long sequences.
 
-    There the longest program decides the time of a call.
+    There the longest program decides the time of a call. A window leaves few columns to share, but for
+    the rows of a context.
     """
+    if not isinstance(mask, ProductionMask) or (mask.max_attn_len and not mask.contextual_seq_len):
+        return 1
     is_half = q.dtype in HALF_TYPES
     is_long = q.size(0) >= _LEAST_ROWS_TO_SPLIT * sequences
     is_few = programs_in_fills(q) < _FILLS_TO_SPLIT
-    return 2 if is_half and is_long and is_few and isinstance(mask, ProductionMask) else 1
+    return 2 if is_half and is_long and is_few else 1

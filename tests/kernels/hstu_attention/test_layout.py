@@ -134,21 +134,32 @@ def test_the_schedule_follows_from_programs_and_the_average_length(rows, heads, 
 
 
 @needs_triton
+@pytest.mark.parametrize("contextual", [0, 5])
 @pytest.mark.parametrize("window", [0, 256, 1024])
-def test_large_blocks_need_free_multiprocessors_and_no_narrow_window(window):
+def test_large_blocks_need_free_multiprocessors_and_uncut_rows(window, contextual):
     from kernels.hstu_attention.schedules import choose_schedule
 
-    mask = ProductionMask(1.0, 4.0, max_attn_len=window)
-    for dim, rows, widest in (
-        (128, 8_500, 1024),
-        (128, 16_800, 1024),
-        (128, 17_000, -1),
-        (64, 200_000, 0),
-        (64, 280_000, -1),
+    mask = ProductionMask(1.0, 4.0, max_attn_len=window, contextual_seq_len=contextual)
+    is_uncut = not window or contextual > 0
+    for dim, rows, is_large in (
+        (128, 8_500, is_uncut and window != 256),
+        (128, 16_800, is_uncut and window != 256),
+        (128, 17_000, False),
+        (64, 200_000, is_uncut),
+        (64, 280_000, False),
     ):
         q = torch.empty(rows, 1, dim, dtype=torch.bfloat16, device="meta")
         chosen = choose_schedule(q, q, 9_000, mask, sequences=4)
-        assert chosen.block_n == (64 if window <= widest and window != 256 else 32)
+        assert chosen.block_n == (64 if is_large else 32)
+
+
+@needs_triton
+def test_narrow_heads_with_a_context_leave_the_cache_to_fewer_pairs():
+    from kernels.hstu_attention.schedules import choose_schedule
+
+    q = torch.empty(100_000, 8, 32, dtype=torch.bfloat16, device="meta")
+    masks = [ProductionMask(1.0, 4.0, contextual_seq_len=rows) for rows in (0, 5)]
+    assert [choose_schedule(q, q, 900, mask, sequences=200).group for mask in masks] == [256, 64]
 
 
 @needs_triton

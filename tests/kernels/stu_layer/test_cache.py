@@ -208,6 +208,8 @@ def test_few_programs_share_columns():
     assert splits_of_call(q.repeat(1, 2, 1), mask, 1) == 1
     assert splits_of_call(q.float(), mask, 1) == 1
     assert splits_of_call(q, ResearchMask(q[:1, 0, 0], 1.0), 1) == 1
+    windows = [ProductionMask(1.0, 1.0, max_attn_len=1024, contextual_seq_len=rows) for rows in (0, 3)]
+    assert [splits_of_call(q, window, 1) for window in windows] == [1, 2]
 
 
 SPLIT_FAULTS = {
