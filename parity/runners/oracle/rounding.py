@@ -29,7 +29,7 @@ moves. Both programs round such a result in float32, so that its error is
 
     uniform in +- 2 u * 2^floor(log2 |y|),     u of float32,    rounded to float32,
 
-and not a whole number's of whole operands, which is exact below 2^24.
+but for whole numbers below 2^24 of whole operands, which are exact.
 
 Results that are exact in any type have no error: moved data, a zero, a result that equals an operand (x + 0,
 x * 1, a maximum), and a whole number of an operation that rounds to integers. Samples contain the growth of
@@ -68,6 +68,8 @@ _ODD = sum(1 << place for place in range(0, 64, UNIFORM_BITS))
 """The last bit of each of the numbers in a word."""
 _ROUNDS_TO_INTEGERS = frozenset("floor ceil round trunc sign floor_divide".split())
 _EXPONENT_BITS = 0x7FF << 52
+_WHOLE = 2.0**24
+"""Sums and products of whole numbers are exact in float32 below it."""
 _FLOAT32 = PRECISIONS["fp32"]
 _OF_BOTH = replace(_FLOAT32, unit_roundoff=2.0 * _FLOAT32.unit_roundoff)
 """Float32 with the roundings of two programs in one error."""
@@ -231,7 +233,7 @@ def exact_elements(
     if name.rstrip("_") in _ROUNDS_TO_INTEGERS or kwargs.get("rounding_mode"):
         return result == result.trunc()
     if is_float32(result) and all(torch.equal(operand, operand.trunc()) for operand in operands):
-        return result == result.trunc()
+        return (result == result.trunc()) & (result.abs() < _WHOLE)
     return is_operand(result, operands)
 
 

@@ -290,3 +290,5 @@ def test_whole_numbers_of_float32_are_exact():
     rounded = _of_float32(lambda x: (x * 0.3).round() - 5.0, steps)
     assert torch.equal(rounded, rounded.trunc())
     assert not torch.equal(_of_float32(lambda x: x * 0.3, steps), steps * 0.3)
+    large = steps + 2.0**24
+    assert not torch.equal(_of_float32(lambda x: x + 3.0, large), large + 3.0)
