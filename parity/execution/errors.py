@@ -13,6 +13,8 @@ from parity.base.code import is_library, shown
 
 _OF_THE_COMPILER = re.compile(r"\(%\w+\) error: (.*)")
 _OF_THE_SOURCE = re.compile(r"-->|\d*\s*\|")
+_LOCATION = re.compile(r'loc\(.*?"\]\): ')
+"""The operation's place in MLIR, with a stack of calls in one line."""
 _STYLE = re.compile(r"\x1b\[[\d;]*m")
 NVTRIPYS_ERROR = "TripyException"
 _NVTRIPYS_PLACE = re.compile(r"--> (.+):(\d+) in (\w+)")
@@ -41,7 +43,7 @@ def first_line(error: BaseException) -> str:
     first, *others = plain
     details = (line for line in others if not line.endswith(":"))
     detail = next(details, "") if type(error).__name__ == NVTRIPYS_ERROR else ""
-    return f"{first} {detail}".rstrip()
+    return _LOCATION.sub("", f"{first} {detail}").rstrip()
 
 
 def _place(error: BaseException) -> str:
