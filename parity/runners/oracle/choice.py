@@ -33,6 +33,7 @@ class Choice:
         own: The choice that the pass's own numbers give.
         squares: Sums of the squared deviations of rounding samples from each number, as in `numbers`.
         samples: Number of these samples.
+        float32_squares, float32_samples: The same of samples with errors of float32; see `rounding`.
         reference: The reference's numbers.
     """
 
@@ -42,12 +43,19 @@ class Choice:
     own: torch.Tensor
     squares: list[torch.Tensor] = field(default_factory=list)
     samples: int = 0
+    float32_squares: list[torch.Tensor] = field(default_factory=list)
+    float32_samples: int = 0
     reference: list[torch.Tensor] = field(default_factory=list)
 
     @property
     def operands(self) -> list[torch.Tensor]:
         """The floating-point operands: one, or the two sides of a comparison."""
         return operands_of(self.call, self.operation)
+
+    @property
+    def is_of_float32(self) -> bool:
+        """Whether the model computes the numbers in float32 by itself, in the oracle, too."""
+        return all(operand.dtype is torch.float32 for operand in self.operands)
 
     @property
     def numbers(self) -> list[torch.Tensor]:
@@ -100,8 +108,13 @@ class Choice:
         args = [numbers if at == place else arg for at, arg in enumerate(self.call.args)]
         return self.call.func(*args, **self.call.kwargs)
 
-    def take(self, call: Call) -> None:
-        """Add the numbers of another pass: of rounding samples, or of the reference."""
+    def take(self, call: Call, of_float32: bool) -> None:
+        """Add the numbers of another pass: of rounding samples, or of the reference.
+
+        Args:
+            call: The operation in that pass.
+            of_float32: Whether the samples have errors of float32.
+        """
         operands = operands_of(call, self.operation)
         is_reference = not any(isinstance(tensor, Samples) or is_wide(tensor) for tensor in operands)
         if self.operation in COMPARING:
@@ -113,10 +126,17 @@ class Choice:
             return
         pairs = zip(values, self.numbers, strict=True)
         squares = [torch.where(own == exact, 0.0, own - exact).square().sum(0) for own, exact in pairs]
-        self.squares = (
-            [a + b for a, b in zip(self.squares, squares, strict=True)] if self.squares else squares
-        )
-        self.samples += max(map(len, values))
+        count = max(map(len, values))
+        if of_float32:
+            self.float32_squares = _added(self.float32_squares, squares)
+            self.float32_samples += count
+        else:
+            self.squares = _added(self.squares, squares)
+            self.samples += count
+
+
+def _added(sums: list[torch.Tensor], others: list[torch.Tensor]) -> list[torch.Tensor]:
+    return [a + b for a, b in zip(sums, others, strict=True)] if sums else others
 
 
 def _values(side: Any, axes: int) -> torch.Tensor:

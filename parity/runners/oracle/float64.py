@@ -106,8 +106,6 @@ class OracleRunner(Float64Runner):
     """
 
     _is_repeatable = False
-    _samples_float32 = False
-    """Whether what the model computes in float32 by itself has errors in the samples."""
 
     def run_tapped(self, arrays: Arrays, capture: Capture | None = None, whole: bool = True) -> Capture:
         capture = Capture() if capture is None else capture
@@ -177,12 +175,13 @@ class OracleRunner(Float64Runner):
         counts: dict[str, int],
         elements: int,
         largest: int,
+        of_float32: bool = False,
     ) -> dict[str, torch.Tensor]:
         taps = [tap for tap, count in counts.items() if count]
         count = min(sample_count(elements), max(counts.values(), default=0))
         if not count:
             return {}
         with self._sampling():
-            sizes = count, largest, self._samples_float32
+            sizes = count, largest, of_float32
             samples = rounding_samples(arguments, run, taps, self._precision, *sizes)
         return {str(TapName.parse(tap).of_samples()): samples[tap][: counts[tap]] for tap in taps}

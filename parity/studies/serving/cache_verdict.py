@@ -80,6 +80,9 @@ def cache_verdict(
             "no request of the accuracy run had its keys and values there, so that nothing is proved of it"
         )
         problem += "; give more GiB (--kv-cache)"
+    failing = sum(number in accuracy.wrong_predictions for number in resumed)
+    if failing and not problem:
+        problem = f"{failing} of {len(resumed)} requests of the accuracy run from it have wrong predictions"
     equal = sum(_is_equal(requests, port, accuracy, number) for number in resumed)
     tests = {name: log.cache for name, log in logs.items()}
     return CacheVerdict(port.kv_cache, tests, len(resumed), equal, problem)

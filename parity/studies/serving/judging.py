@@ -163,9 +163,9 @@ class Judge:
         wrong: dict[int, str] = {}
         for numbers in self._groups():
             wrong |= self._judge(judged, numbers)
-        for number, reason in list(wrong.items())[:MOST_EXPLAINED]:
-            wrong[number] = f"{reason}: {self._explain(judged, number, batches)}"
         origins = dict(hits)
+        for number, reason in list(wrong.items())[:MOST_EXPLAINED]:
+            wrong[number] = f"{reason}: {self._explain(judged, number, batches, number in origins)}"
         for number in wrong.keys() & origins.keys():
             wrong[number] += f"; its keys and values came from the cache, kept from request {origins[number]}"
         judged.wrong_predictions = wrong
@@ -240,8 +240,8 @@ class Judge:
             return rows, arrays
         raise refused
 
-    def _explain(self, judged: Accuracy, number: int, batches: Sequence[Sequence[int]]) -> str:
-        """The probable mistake behind wrong predictions of a request."""
+    def _explain(self, judged: Accuracy, number: int, batches: Sequence[Sequence[int]], is_hit: bool) -> str:
+        """The probable mistake behind wrong predictions of a request, whose rows may be from the cache."""
         values = judged.answers[number]
         own = row_of(batches, number)
         others = (other for other, truth in judged.truths.items() if other != number and truth.begins(values))
@@ -253,9 +253,9 @@ class Judge:
             if own is not None and place is not None and place[0] < own[0]:
                 return f"{holds}; they are stale, from batch {place[0]}"
             return f"{holds}, which is in another batch"
-        return self._alone(judged.truths[number], number)
+        return self._alone(judged.truths[number], number, is_hit)
 
-    def _alone(self, truth: Truth, number: int) -> str:
+    def _alone(self, truth: Truth, number: int, is_hit: bool) -> str:
         """The mistake, from runs of the port on the request alone."""
         name = self._requests.has_other_rows(number)
         if name:
@@ -268,6 +268,8 @@ class Judge:
             return f"the port alone is wrong on it, too: `run --case {self._requests.case.name}`"
         if not truth.fits(served):
             return "padding leaks: the port alone is right with zeros in the padding, and wrong with garbage"
+        if is_hit:
+            return "the port alone is right on it as a whole: its cached form or the server's batch is wrong"
         return "the port alone is right on it, so the server's batch is wrong"
 
     def _run(self, number: int, arrays: Arrays) -> np.ndarray:

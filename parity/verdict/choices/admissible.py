@@ -6,8 +6,10 @@ numbers, each within a limit L of the oracle's. The limit is that of `parity.ver
     L^2 = (k * err)^2 + (floor * |x|)^2,
 
 where err is the error of the reference or, if larger, the error of reference and rounding samples together
-times the sampling factor of one number. A number that is exact on all of them has L = 0. The floor is that of
-float32 for numbers that the model computes in float32 by itself.
+times the sampling factor of one number. A number that is exact on all of them has L = 0.
+
+A model may compute such numbers in float32 by itself. Samples with errors of float32 have the roundings of
+both programs, and L is `DEVIATIONS` times their standard deviation.
 
 A choice is admissible if some numbers in [x - L, x + L] give it:
 
@@ -22,14 +24,14 @@ Equal numbers may be in any order, unless the reference sorts in a stable way.
 
 from __future__ import annotations
 
-import math
-
 import torch
 
-from parity.base.precision import PRECISIONS
 from parity.runners.oracle.choice import COMPARING, RANKING, Choice
 from parity.verdict.bound import Bound
 from parity.verdict.sampling_error import sampling_factor
+
+DEVIATIONS = 4.0
+"""A normal error exceeds so many standard deviations with a chance of 6e-5, below that of a false alarm."""
 
 
 def admissible(choice: Choice, value: torch.Tensor, bound: Bound) -> torch.Tensor:
@@ -70,23 +72,15 @@ def _limit(choice: Choice, place: int, bound: Bound) -> torch.Tensor:
         together = own.square().mean(-1, keepdim=True).sqrt() if own.ndim else own
         factor = sampling_factor(1.0, float(own.shape[-1] if own.ndim else 1))
     error = torch.maximum(own, factor * together)
-    sizes = choice.sizes[place].to(torch.float64)
-    limit = torch.hypot(bound.k * error, _floor(choice, bound, error, sizes) * sizes)
-    return torch.where(error == 0.0, 0.0, limit)
+    limit = torch.hypot(bound.k * error, bound.floor * choice.sizes[place].to(torch.float64))
+    return torch.where(error == 0.0, _limit_in_float32(choice, place), limit)
 
 
-def _floor(choice: Choice, bound: Bound, error: torch.Tensor, sizes: torch.Tensor) -> float:
-    """The relative error that is allowed beside an exact reference.
-
-    It is float32's for numbers that a model computes in float32 by itself: their errors are nearer to the
-    unit round-off of float32 than to that of the tested precision.
-    """
-    of_float32 = PRECISIONS["fp32"].unit_roundoff
-    is_narrow = all(operand.dtype is torch.float32 for operand in choice.operands)
-    between = math.sqrt(of_float32 * bound.unit_roundoff)
-    if is_narrow and error.norm() < between * sizes.norm():
-        return bound.floor * of_float32 / bound.unit_roundoff
-    return bound.floor
+def _limit_in_float32(choice: Choice, place: int) -> torch.Tensor | float:
+    """L of numbers without another error."""
+    if not choice.float32_samples:
+        return 0.0
+    return DEVIATIONS * torch.sqrt(choice.float32_squares[place] / choice.float32_samples)
 
 
 def _ranked(choice: Choice, value: torch.Tensor, bound: Bound) -> torch.Tensor:

@@ -42,20 +42,21 @@ def test_the_limit_of_a_number():
     assert limits(chosen(lambda x: x.argmax(), [1.0], error=1.0), BOUND)[0].item() > 2.0
 
 
-@pytest.mark.parametrize(
-    ("dtype", "error", "floor"),
-    [
-        (torch.float64, 1e-6, 2**-7),
-        (torch.float32, 1e-6, 2**-23),
-        # Errors of the tested precision, which a cast to float32 keeps.
-        (torch.float32, 1e-3, 2**-7),
-    ],
-)
-def test_the_floor_of_numbers_in_float32(dtype, error, floor):
-    choice = chosen(lambda x: x.round(), [100.5, 3.2], error=error, dtype=dtype)
-    (limit,) = limits(choice, replace(BOUND, floor=2**-7))
-    expected = [math.hypot(2 * T33 * error, floor * x) for x in (100.5, 3.2)]
-    assert limit.tolist() == pytest.approx(expected, rel=2e-2)
+def test_the_limit_of_numbers_that_a_model_computes_in_float32():
+    choice = chosen(lambda x: x.round(), [100.5, 3.2], error=0.0, dtype=torch.float32)
+    floor = replace(BOUND, floor=2**-7)
+    assert limits(choice, floor)[0].tolist() == [0.0, 0.0]
+    choice.float32_samples = 32
+    choice.float32_squares = [torch.full((2,), 32 * ERROR**2, dtype=torch.float64)]
+    assert limits(choice, floor)[0].tolist() == pytest.approx([4 * ERROR] * 2)
+    assert right(choice, [101, 3]) == [True, True]
+    assert right(choice, [99, 4]) == [False, False]
+    # Errors of the tested precision reach them.
+    measure(choice)
+    (limit,) = limits(choice, floor)
+    assert limit.tolist() == pytest.approx(
+        [math.hypot(2 * T33 * ERROR, 2**-7 * x) for x in (100.5, 3.2)], 1e-3
+    )
 
 
 def test_an_order_follows_from_numbers_within_their_limits():
