@@ -51,18 +51,19 @@ def set_parameters(case: Case, model: tp.Module, weights: Mapping[str, torch.Ten
     model.load_state_dict(state, strict=len(state) == len(shapes))
 
 
-def require_port(case: Case, model: Any) -> None:
-    """Raises `UserError` for a port that is no module of Tripy."""
+def built_port(case: Case, dtype: torch.dtype) -> tp.Module:
+    """The port of a case in a type. Raises `UserError` for one that is no module of Tripy."""
+    model: Any = leanly(lambda: case.build_port(tripy_dtype(dtype)))
     if not isinstance(model, tp.Module):
         kind = f"{type(model).__module__}.{type(model).__qualname__}"
         fix = "return a nvtripy.Module from build_port"
         raise UserError("case", case.name, f"has a port of type {kind}", fix)
+    return model
 
 
 def check_port(case: Case, dtype: torch.dtype) -> None:
     """Raises `UserError` for modules and tensors without a counterpart, before a run."""
-    model = leanly(lambda: case.build_port(tripy_dtype(dtype)))
-    require_port(case, model)
+    model = built_port(case, dtype)
     paths = list(paired_modules(case, model))
     if isinstance(case, ModelPair):
         check_patterns(case, paths)

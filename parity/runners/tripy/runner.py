@@ -47,10 +47,10 @@ from parity.runners.tripy.compiled import (
 )
 from parity.runners.tripy.lean_traces import leanly
 from parity.runners.tripy.pairing import (
+    built_port,
     in_ranks,
     paired_modules,
     paired_parameters,
-    require_port,
     set_parameters,
     taken,
 )
@@ -90,10 +90,9 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
         self.case = case
         self.dtype = precision.dtype
         try:
-            self.model = leanly(lambda: case.build_port(tripy_dtype(precision.dtype)))
+            self.model = built_port(case, precision.dtype)
         except NoForm as error:
             raise Unavailable(str(error)) from error
-        require_port(case, self.model)
         self._load_parameters(weights)
         self._modules = paired_modules(self.case, self.model)
         self._parameters = paired_parameters(self.case, self.model)
