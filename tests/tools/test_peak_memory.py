@@ -45,6 +45,7 @@ def test_what_descendants_hold_together_is_counted(tmp_path):
     assert 200e6 < actual["peak_pss"] <= actual["peak_rss"] < 400e6
 
 
+@pytest.mark.full
 def test_what_is_held_at_different_times_is_not_added_up():
     hold = HOLD.format(size=100_000_000, seconds=2)
     code = f"import subprocess, sys\nfor _ in range(2): subprocess.run([sys.executable, '-c', {hold!r}])"
@@ -55,6 +56,7 @@ def test_it_ends_as_the_command_did():
     assert _peak("import sys; sys.exit(3)")["exit_code"] == 3
 
 
+@pytest.mark.full
 def test_temporary_files_are_the_disk():
     write = "import os, tempfile, time; from pathlib import Path; folder = Path(tempfile.mkdtemp())"
     write += (
@@ -63,6 +65,7 @@ def test_temporary_files_are_the_disk():
     assert _peak(write)["peak_disk"] == 3_000_000
 
 
+@pytest.mark.full
 def test_cpu_seconds_are_those_of_all_processes():
     burn = "import time; end = time.process_time() + 1\nwhile time.process_time() < end: pass\ntime.sleep(3)"
     assert _peak(_starting(burn, burn))["cpu_seconds"] > 1.9

@@ -317,6 +317,7 @@ def test_the_longest_rows_fit_the_shared_memory(tmp_path: Path):
         assert sizes[parts, 32] < sizes[parts, LONGEST] <= 227 * 1024
 
 
+@pytest.mark.full
 @pytest.mark.skipif(NVCC is None, reason="no nvcc")
 def test_every_form_compiles(tmp_path: Path):
     command = [NVCC, "-std=c++17", "-O3", "-Werror", "all-warnings", "-Xptxas", "-v", *CUDA_FLAGS, "-c"]

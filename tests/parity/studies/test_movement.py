@@ -13,15 +13,33 @@ from tests.parity import moving_runs
 pytestmark = pytest.mark.xdist_group("movement")
 
 
+RUNS = {
+    "before": ("before", (), 1),
+    "fault": ("fault", (), 1),
+    "function": ("function", (), 1),
+    # Really another environment: PyTorch has another number of threads.
+    "order": ("order", (), 2),
+    "seed": ("before", ("--seed", "1"), 1),
+}
+"""State of the code, options of the command and number of threads of each saved run."""
+
+
+class Runs(dict):
+    """The saved runs by name. Each is made when a test first asks for it."""
+
+    def __init__(self, folder):
+        super().__init__()
+        self._folder = folder
+
+    def __missing__(self, name):
+        state, options, threads = RUNS[name]
+        self[name] = moving_runs.save(self._folder, state, *options, threads=threads)
+        return self[name]
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """The saved runs by state of the code."""
-    folder = tmp_path_factory.mktemp("moving")
-    runs = {state: moving_runs.save(folder, state) for state in ("before", "fault", "function")}
-    # Really another environment: PyTorch has another number of threads.
-    runs["order"] = moving_runs.save(folder, "order", threads=2)
-    runs["seed"] = moving_runs.save(folder, "before", "--seed", "1")
-    return runs
+    return Runs(tmp_path_factory.mktemp("moving"))
 
 
 @pytest.fixture
@@ -56,6 +74,7 @@ def test_a_run_equals_itself(compared):
     assert "NOTHING MOVED: 9 results compared: 9 equal to the bit" in ended.words
 
 
+@pytest.mark.full
 def test_another_order_of_a_sum_is_within_rounding(compared):
     ended, report, _ = compared("before", "order")
     assert ended.code == 0
@@ -112,6 +131,7 @@ def test_a_fault_is_named_at_its_module_with_its_direction(compared, old, new, n
     assert max(map(len, ended.out.splitlines()[:-1])) <= 80
 
 
+@pytest.mark.full
 def test_a_reference_that_changes_with_its_port_is_another_function(compared):
     ended, report, _ = compared("before", "function")
     assert ended.code == 1
@@ -129,6 +149,7 @@ def test_a_reference_that_changes_with_its_port_is_another_function(compared):
     assert any(note.startswith("moving, fp32: choices of the new run") for note in report.not_compared)
 
 
+@pytest.mark.full
 def test_other_weights_and_inputs_are_refused(runs, refused):
     message = " ".join(refused("compare", runs["before"].run, runs["seed"].run).split())
     assert "moving has other weights (initial, seed 0 and initial, seed 1)" in message

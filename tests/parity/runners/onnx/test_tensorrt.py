@@ -7,6 +7,7 @@ import pytest
 import torch
 
 pytest.importorskip("polygraphy", reason="the runner builds through Polygraphy: pip install polygraphy")
+import polygraphy.config
 
 from parity.base.precision import PRECISIONS
 from parity.runners import Unavailable, make_runner
@@ -96,6 +97,8 @@ def test_a_batch_of_another_shape_is_another_engine(monkeypatch):
 
 
 def test_without_a_library_the_runner_is_unavailable_with_the_reason(monkeypatch):
+    # The import without a library changes it for the process.
+    monkeypatch.setattr(polygraphy.config, "USE_TENSORRT_RTX", polygraphy.config.USE_TENSORRT_RTX)
     monkeypatch.delitem(sys.modules, "parity.runners.onnx.tensorrt", raising=False)
     monkeypatch.setitem(sys.modules, "tensorrt", None)
     monkeypatch.setitem(sys.modules, "tensorrt_rtx", None)
