@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import torch
-from onnxscript import opset20 as op
 from onnxscript import optimizer
 
 from parity.base.precision import Precision
@@ -33,11 +32,11 @@ from parity.capture.torch_hooks import marked
 from parity.case import Case, ModelPair
 from parity.inputs.arrays import make_inputs
 from parity.inputs.weights import rounded
+from parity.runners.onnx.translations import TRANSLATIONS
 
 OPSET = 20
 IR_VERSION = 10
 """Version of the file format, the one of torch.onnx."""
-_END = 2**31 - 1
 # Attribute of the exported wrapper that holds the model.
 _MODEL = "model"
 # torch.export makes sizes of 0 and 1 constants. With so many rows every table has indices.
@@ -193,7 +192,7 @@ def export(
         input_names=list(inputs),
         output_names=entry.names.marks,
         dynamic_shapes=(shapes,),
-        custom_translation_table=_TRANSLATIONS,
+        custom_translation_table=TRANSLATIONS,
     )
     assert program is not None
     graph = program.model.graph
@@ -260,48 +259,3 @@ class _Entry(torch.nn.Module):
             tuple(names) for names in (everything, marks.results, outputs)
         )
         return tuple(everything.values())
-
-
-def embedding_bag(
-    weight: Any,
-    indices: Any,
-    offsets: Any,
-    scale_grad_by_freq: bool = False,
-    mode: int = 0,
-    sparse: bool = False,
-    per_sample_weights: Any = None,
-    include_last_offset: bool = False,
-    padding_idx: int | None = None,
-) -> tuple:
-    """Sums over bags as a product of memberships (B, L) and rows (L, D); see docs/decisions.md.
-
-    `offsets` holds only the beginnings of bags. The three further results of the operator serve its gradient.
-    """
-    if mode != 0 or include_last_offset or padding_idx not in (None, -1):
-        raise NotImplementedError("only sums over bags, with neither a last offset nor a padding index")
-    total = op.Shape(indices)
-    starts_B1 = op.Unsqueeze(offsets, [1])
-    ends_B1 = op.Unsqueeze(op.Concat(op.Slice(offsets, [1], [_END], [0]), total, axis=0), [1])
-    places_L = op.Range(0, op.Squeeze(total), 1)
-    is_member_BL = op.And(op.GreaterOrEqual(places_L, starts_B1), op.Less(places_L, ends_B1))
-    members_BL = op.CastLike(is_member_BL, weight)
-    if per_sample_weights is not None:
-        members_BL = op.Mul(members_BL, per_sample_weights)
-    pooled_BD = op.MatMul(members_BL, op.Gather(weight, indices, axis=0))
-    return pooled_BD, offsets, offsets, offsets
-
-
-def divide_by_mode(dividend: Any, divisor: Any, rounding_mode: str | None = None) -> Any:
-    """Floor division of integers in integers: torch.onnx divides in float32, wrong from 2^24 on."""
-    if rounding_mode != "floor" or dividend.dtype not in (ir.DataType.INT32, ir.DataType.INT64):
-        raise NotImplementedError("only the floor of a division of integers")
-    divisor = op.CastLike(divisor, dividend)
-    # The remainder has the divisor's sign. The dividend less the remainder is a multiple of the divisor.
-    return op.Div(op.Sub(dividend, op.Mod(dividend, divisor)), divisor)
-
-
-_TRANSLATIONS = {
-    torch.ops.aten.embedding_bag.padding_idx: embedding_bag,
-    torch.ops.aten.div.Scalar_mode: divide_by_mode,
-    torch.ops.aten.div.Tensor_mode: divide_by_mode,
-}

@@ -14,7 +14,7 @@ import torch
 from parity.base.precision import Precision
 from parity.case import Case
 from parity.runners.base import Tensors, Unavailable
-from parity.runners.onnx import int64_order
+from parity.runners.onnx import elementwise, int64_order
 from parity.runners.onnx.base import OnnxRunner
 from parity.runners.onnx.export import save_model
 from parity.timing.measure import measure
@@ -84,14 +84,22 @@ class OnnxRuntimeRunner(OnnxRunner):
         self._allow_tf32 = False
 
     @property
-    def _repairs(self) -> bool:
-        """Whether graphs avoid operators that this ONNX Runtime computes wrong."""
+    def _wrong_order(self) -> bool:
+        """Whether graphs avoid the order of 64-bit integers, which this ONNX Runtime has wrong."""
         return not self._on_gpu and not int64_order.is_right()
+
+    @property
+    def _wrong_functions(self) -> tuple[str, ...]:
+        """The functions of one number that this ONNX Runtime computes wrong, and graphs avoid."""
+        return () if self._on_gpu else elementwise.wrong()
 
     def label(self) -> str:
         level = ort.SessionOptions().graph_optimization_level.name.removeprefix("ORT_").lower()
-        repaired = ", its int64 order repaired" if self._repairs else ""
-        return f"onnxruntime ({ort.__version__}, {'cuda' if self._on_gpu else 'cpu'}, {level}{repaired})"
+        parts = [ort.__version__, "cuda" if self._on_gpu else "cpu", level]
+        repaired = [*(["int64 order"] if self._wrong_order else []), *self._wrong_functions]
+        if repaired:
+            parts.append(f"repaired: {', '.join(repaired)}")
+        return f"onnxruntime ({', '.join(parts)})"
 
     def load(self, case: Case, precision: Precision, weights: Tensors) -> None:
         if self._on_gpu and _CUDA not in ort.get_available_providers():
@@ -114,8 +122,9 @@ class OnnxRuntimeRunner(OnnxRunner):
 
     def _made(self, model: ir.Model) -> _OrtSession:
         threads = torch.get_num_threads()
-        if self._repairs:
+        if self._wrong_order:
             int64_order.repair(model)
+        elementwise.repair(model, self._wrong_functions)
         return _CudaSession(model, threads, self._allow_tf32) if self._on_gpu else _OrtSession(model, threads)
 
     def _open(self, model: ir.Model, tensors: Tensors, smallest: Mapping[str, int]) -> _OrtSession:

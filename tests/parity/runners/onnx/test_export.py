@@ -8,15 +8,12 @@ import torch
 pytest.importorskip("onnxruntime", reason="onnxruntime runs what is exported here: pip install onnxruntime")
 
 import onnx_ir as ir
-import onnxruntime
 from onnx import checker, helper
 
 from parity.capture.captures import argument_keys
 from parity.capture.torch_hooks import tapped
 from parity.runners.onnx.export import (
     NotSeparable,
-    divide_by_mode,
-    embedding_bag,
     module_of,
     save_model,
 )
@@ -138,26 +135,6 @@ def _bags(subject, lengths):
     return arrays
 
 
-def test_quotients_of_large_indices_are_exact():
-    """torch.onnx would divide in float32, where 2^24 + 1 is 2^24."""
-
-    class Quotient(torch.nn.Module):
-        def forward(self, indices):
-            return torch.div(indices, 3, rounding_mode="floor")
-
-    program = torch.onnx.export(
-        Quotient().eval(),
-        (torch.arange(4),),
-        dynamo=True,
-        verbose=False,
-        custom_translation_table={torch.ops.aten.div.Tensor_mode: divide_by_mode},
-    )
-    indices = np.array([2**24 + 1, 3 * 2**40 + 2, -1, -3], dtype=np.int64)
-    session = onnxruntime.InferenceSession(program.model_proto.SerializeToString())
-    (actual,) = session.run(None, {session.get_inputs()[0].name: indices})
-    assert actual.tolist() == (indices // 3).tolist()
-
-
 class TestModules:
     def test_every_call_of_the_reference_can_be_cut_out(self, subject):
         arrays = subject.arrays(4, 0)
@@ -181,11 +158,6 @@ class TestModules:
         exported = setup("dlrm_tiny").onnx.exported
         with pytest.raises(NotSeparable, match="has no tensor bot_l.77:args.0, bot_l.77"):
             exported.module("bot_l.77", ["args.0"], ("bot_l.77",))
-
-
-def test_a_translation_refuses_what_it_was_not_written_for():
-    with pytest.raises(NotImplementedError, match="only sums over bags"):
-        embedding_bag(None, None, None, mode=1)
 
 
 def test_ir_of_the_runner_is_not_changed_by_cutting():

@@ -88,11 +88,20 @@ def test_a_missing_package_is_named_with_what_to_install(package, monkeypatch):
         make_runner("onnxruntime")
 
 
-@pytest.mark.parametrize(("is_right", "repaired"), [(True, ""), (False, ", its int64 order repaired")])
-def test_the_label_says_version_device_level_and_repairs(monkeypatch, is_right, repaired):
+@pytest.mark.parametrize(
+    ("is_right", "wrong", "repaired"),
+    [
+        (True, (), ""),
+        (False, (), ", repaired: int64 order"),
+        (True, ("Sigmoid",), ", repaired: Sigmoid"),
+        (False, ("Elu", "Sigmoid"), ", repaired: int64 order, Elu, Sigmoid"),
+    ],
+)
+def test_the_label_says_version_device_level_and_repairs(monkeypatch, is_right, wrong, repaired):
     import onnxruntime
 
     monkeypatch.setattr("parity.runners.onnx.int64_order.is_right", lambda: is_right)
+    monkeypatch.setattr("parity.runners.onnx.elementwise.wrong", lambda: wrong)
     expected = f"onnxruntime ({onnxruntime.__version__}, cpu, enable_all{repaired})"
     assert make_runner("onnxruntime").label() == expected
 
