@@ -35,8 +35,6 @@ FINDINGS = ROOT / "benchmarks" / "results" / "independent_faults_findings.jsonl.
 _FAMILIES = ("dlrm", "lecture_dlrm", "stu", "hstu", "streaming")
 _OPERATOR = "by hand: "
 _LEFT_OUT = (".git", ".venv", "__pycache__", "parity_reports", "shared")
-# `--case` alone leaves out the streams, which the plain command judges.
-_WITHOUT_STREAMS, _WITH_STREAMS = "streams=self.is_plain", "streams=True"
 _LONGEST = 900.0
 """Seconds of the longest run."""
 
@@ -53,7 +51,6 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="command-faults-") as name:
         copy = Path(name) / "project"
         shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*_LEFT_OUT))
-        _replaced(copy / "parity" / "cli" / "arguments.py", _WITHOUT_STREAMS, _WITH_STREAMS)
         for finding, edit in list(_sample())[: arguments.faults]:
             fault = _name(finding)
             if fault not in known:

@@ -55,15 +55,6 @@ class Arguments:
     profile: Path | None = None
     policy: Path | None = None
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether the run has all default cases on synthetic inputs and all default runners."""
-        selecting = (
-            *(self.cases, self.models, self.runners, self.data, self.weights, self.batch),
-            self.policy,
-        )
-        return all(value is None for value in selecting)
-
     def named_cases(self) -> list[Case]:
         """The named cases. Raises `UserError` for an unknown one, or for two of one name."""
         registered = [self.registry.load(name) for name in names("--case", self.cases)]
@@ -97,17 +88,20 @@ class Arguments:
         if self.policy is not None:
             selected = [case.quantised(_schemes(self.policy)) for case in selected]
         asked = check_names("--runners", names("--runners", self.runners), RUNNERS)
+        runners = asked or default_runners()
+        # Streams run the port on synthetic items, with initial weights.
+        others = (self.data, self.weights, self.policy)
         return Request(
             cases=tuple(selected),
             precisions=self.precisions() or tuple(DEFAULT_PRECISIONS),
-            runners=asked or default_runners(),
+            runners=runners,
             runners_asked=bool(asked),
             data=self.data,
             checkpoint=self.weights,
             save=self.save,
             timeout=self.time_limit,
             command=self.command,
-            streams=self.is_plain,
+            streams="tripy" in runners and all(other is None for other in others),
             memory=checked(self.memory),
             profile=None if self.profile is None else writable("--profile", self.profile),
         )

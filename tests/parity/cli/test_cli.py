@@ -199,7 +199,6 @@ def test_a_plain_run_is_every_default_case_and_no_runner_is_asked_for(requested)
     assert request.precisions == ("fp32", "fp16", "bf16")
     assert {"torch", "torch_jagged", "tripy"} <= set(request.runners)
     assert not request.runners_asked
-    assert request.streams
 
 
 def test_options_reach_the_pipeline(requested, tmp_path):
@@ -216,7 +215,21 @@ def test_options_reach_the_pipeline(requested, tmp_path):
     assert request.runners_asked
     assert (str(request.data), str(request.checkpoint), request.save) == ("u.data", "w.pt", None)
     assert (request.timeout, request.memory) == (2.5, 4e9)
-    assert not request.streams
+
+
+@pytest.mark.parametrize(
+    ("options", "judged"),
+    [
+        ("", True),
+        ("--case hstu_tiny --precision bf16 --batch 3 --seed 2", True),
+        ("--case hstu_tiny --runners torch,tripy", True),
+        ("--case hstu_tiny --runners torch", False),
+        ("--case hstu_ml1m --data u.data", False),
+        ("--case hstu_tiny --weights w.pt", False),
+    ],
+)
+def test_streams_are_judged_where_the_port_runs_on_what_the_case_makes(requested, options, judged):
+    assert requested(*options.split()).streams is judged
 
 
 @pytest.mark.usefixtures("beside_another_report")

@@ -96,11 +96,7 @@ def test_a_run_gets_the_request_and_writes_where_it_saves(command, stub):
     assert (request.save, [case.name for case in request.cases]) == (Path("out"), ["hstu_tiny"])
     assert callable(advance)
     assert small_streams is streams.judge_small_streams
-    assert not request.streams
     assert ended.out.splitlines()[-1] == "report: out/report.json"
-    # A plain run judges short streams as well.
-    command()
-    assert calls[-1][0].streams
 
 
 def test_a_saved_run_and_the_command_line_reach_the_pipeline(command, stub, monkeypatch):
