@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from parity.capture.terms.call import Call
-from parity.runners.oracle.rounding import is_wide
+from parity.runners.oracle.exactness import is_wide
 from parity.runners.oracle.sampling import Samples
 
 RANKING = frozenset({"topk", "sort", "argmax", "argmin", "max", "min"})

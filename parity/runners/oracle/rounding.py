@@ -31,9 +31,9 @@ moves. Both programs round such a result in float32, so that its error is
 
 but for whole numbers below 2^24 of whole operands, which are exact.
 
-Results that are exact in any type have no error: moved data, a zero, a result that equals an operand (x + 0,
-x * 1, a maximum), and a whole number of an operation that rounds to integers. Samples contain the growth of
-errors in sums that cancel. A bound from the length of a chain does not.
+Results that are exact in any type have no error: see `parity.runners.oracle.exactness`.
+
+Samples contain the growth of errors in sums that cancel. A bound from the length of a chain does not.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ import torch
 from parity.base.dispatch import EachOperation
 from parity.base.precision import PRECISIONS, Precision
 from parity.capture.terms import terms
+from parity.runners.oracle.exactness import exact_elements, is_float32, is_wide
 
 FEW_ROWS = 256
 """Most rows of a tap with all samples. With more, the sampling error is a factor of at most 1.26."""
@@ -66,10 +67,7 @@ UNIFORM_BITS = 16
 """Bits of a uniform number: an error has so many of its own digits, and far fewer matter to a mean square."""
 _ODD = sum(1 << place for place in range(0, 64, UNIFORM_BITS))
 """The last bit of each of the numbers in a word."""
-_ROUNDS_TO_INTEGERS = frozenset("floor ceil round trunc sign floor_divide".split())
 _EXPONENT_BITS = 0x7FF << 52
-_WHOLE = 2.0**24
-"""Sums and products of whole numbers are exact in float32 below it."""
 _FLOAT32 = PRECISIONS["fp32"]
 _OF_BOTH = replace(_FLOAT32, unit_roundoff=2.0 * _FLOAT32.unit_roundoff)
 """Float32 with the roundings of two programs in one error."""
@@ -111,6 +109,10 @@ class Errors:
         """Whether a value is a tensor whose numbers have errors."""
         return is_wide(value) or (self._of_float32 and is_float32(value))
 
+    def precision_of(self, result: torch.Tensor) -> Precision:
+        """The precision that a result is rounded to."""
+        return _FLOAT32 if is_float32(result) else self._precision
+
     def add(
         self,
         result: torch.Tensor,
@@ -127,7 +129,7 @@ class Errors:
             shape: Shape of the errors.
             terms_norm: Norm of the terms of each sum; it broadcasts to `shape`. None for the result's size.
             count: Terms of a sum; 1 for an elementwise operation.
-            exact: Elements without an error; None where there are none.
+            exact: Elements without an error, broadcasting to `shape`; None where there are none.
             before_bias: The sum that a bias is added to; it broadcasts to `shape`. None without a bias.
         """
         rounded = result if result.shape == shape else result.expand(shape).clone()
@@ -157,6 +159,8 @@ class Errors:
         cancelled = None
         if before_bias is not None:
             cancelled = _power_of_two(before_bias, precision) * (before_bias.abs() > result.abs())
+            if exact is not None:
+                cancelled = cancelled.masked_fill(exact, 0.0)
         size = result.abs() if count > 1 and terms_norm is None else terms_norm
         step = 2.0 * precision.unit_roundoff / 2**UNIFORM_BITS
         rounded.addcmul_(self._uniform(shape), scale, value=step)
@@ -165,6 +169,8 @@ class Errors:
         if count > 1:
             # An error needs no more digits than float32 has.
             normal = torch.randn(shape, generator=self._generator)
+            if exact is not None:
+                normal.masked_fill_(exact, 0.0)
             unit = RMS * precision.accumulation_roundoff * math.sqrt(math.log2(count))
             rounded.addcmul_(normal, size, value=unit)
         return rounded
@@ -210,45 +216,11 @@ class Roundings(EachOperation):
         count = terms(func, args, kwargs, result).count
         for tensor in result if isinstance(result, (tuple, list)) else (result,):
             if count and self._errors.concern(tensor):
-                exact = exact_elements(name, kwargs, tensor, operands) if count == 1 else None
+                precision = self._errors.precision_of(tensor)
+                exact = exact_elements(name, args, kwargs, tensor, operands, norm, count, precision)
                 # In place: a view stays a view, and an argument that is written to stays that argument.
                 self._errors.add(tensor, tensor.shape, norm, count, exact, before)
         return result
-
-
-def is_wide(value: Any) -> bool:
-    """Whether a value is a dense float64 tensor."""
-    return isinstance(value, torch.Tensor) and value.dtype is torch.float64 and value.layout is torch.strided
-
-
-def is_float32(value: Any) -> bool:
-    """Whether a value is a dense float32 tensor."""
-    return isinstance(value, torch.Tensor) and value.dtype is torch.float32 and value.layout is torch.strided
-
-
-def exact_elements(
-    name: str, kwargs: dict, result: torch.Tensor, operands: list[torch.Tensor]
-) -> torch.Tensor | None:
-    """Elements of an elementwise result that are exact: a mask that broadcasts with it, or None for none."""
-    if name.rstrip("_") in _ROUNDS_TO_INTEGERS or kwargs.get("rounding_mode"):
-        return result == result.trunc()
-    if is_float32(result) and all(torch.equal(operand, operand.trunc()) for operand in operands):
-        return (result == result.trunc()) & (result.abs() < _WHOLE)
-    return is_operand(result, operands)
-
-
-def is_operand(result: torch.Tensor, operands: list[torch.Tensor]) -> torch.Tensor | None:
-    """Elements of an elementwise result that equal an operand (x + 0, x * 1, a maximum), which are exact.
-
-    The result is a mask that broadcasts with `result`, or None without operands of a fitting shape.
-    """
-    exact = None
-    for operand in operands:
-        pairs = zip(reversed(operand.shape), reversed(result.shape), strict=False)
-        if operand.ndim <= result.ndim and all(size in (1, whole) for size, whole in pairs):
-            same = result == operand
-            exact = same if exact is None else exact | same
-    return exact
 
 
 def norm_of_terms(func: Any, name: str, args: tuple, kwargs: dict) -> torch.Tensor | None:

@@ -27,13 +27,8 @@ from torch._functorch.vmap import lazy_load_decompositions, vmap_increment_nesti
 from parity.base.dispatch import EachOperation, largest_bytes
 from parity.base.precision import Precision
 from parity.capture.terms import terms
-from parity.runners.oracle.rounding import (
-    Errors,
-    Roundings,
-    exact_elements,
-    norm_of_terms,
-    sum_before_bias,
-)
+from parity.runners.oracle.exactness import exact_elements
+from parity.runners.oracle.rounding import Errors, Roundings, norm_of_terms, sum_before_bias
 
 CHUNK_BYTES = 1 << 24
 """Bytes of the largest tensor of a pass: samples are taken together up to it."""
@@ -129,7 +124,7 @@ class RoundingSamples(EachOperation):
         count = terms(func, args, kwargs, result).count
         # Every sum with a bias has a norm.
         norm, before = (*sizes, None, None)[:2]
-        exact = functools.partial(exact_elements, name, kwargs)
+        exact = functools.partial(exact_elements, name, args, kwargs)
         results = [
             self._rounded(output, operands, norm, before, count, in_place, exact) for output in outputs
         ]
@@ -165,7 +160,7 @@ class RoundingSamples(EachOperation):
         before_bias: torch.Tensor | None,
         count: int,
         in_place: bool,
-        exact_elements: Callable[[torch.Tensor, list[torch.Tensor]], torch.Tensor | None],
+        exact_elements: Callable[..., torch.Tensor | None],
     ) -> Any:
         if not count or not self._errors.concern(output):
             return output
@@ -174,8 +169,8 @@ class RoundingSamples(EachOperation):
         values = output.values if isinstance(output, Samples) else output
         shape = torch.Size((self._count, *output.shape))
         fitting = [_aligned(operand, output.ndim) for operand in operands]
-        exact = exact_elements(values, fitting) if count == 1 else None
         norms = None if norm is None else _all(norm)
+        exact = exact_elements(values, fitting, norms, count, self._errors.precision_of(values))
         before = None if before_bias is None else _all(before_bias)
         rounded = self._errors.add(values, shape, norms, count, exact, before)
         return output if isinstance(output, Samples) else Samples(rounded)
