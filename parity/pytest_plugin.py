@@ -8,8 +8,10 @@ verdicts in all of them.
 
 from __future__ import annotations
 
+import fnmatch
 import functools
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -153,13 +155,19 @@ def parity(request: pytest.FixtureRequest) -> Checker:
 
 def pytest_pycollect_makeitem(
     collector: pytest.Module | pytest.Class, name: str, obj: object
-) -> pytest.Collector | None:
+) -> pytest.Collector | list[pytest.Item] | None:
     if not isinstance(collector, pytest.Module) or "parity_mark" not in getattr(obj, "__dict__", {}):
         return None
-    # An imported case belongs to its own file.
-    if getattr(obj, "__module__", None) != collector.obj.__name__:
-        return None
+    if obj.__module__ != collector.obj.__name__ and _is_of_tests(obj.__module__, collector.config):
+        # An imported case belongs to its own file.
+        return []
     return CaseItems.from_parent(collector, name=name, make=obj)
+
+
+def _is_of_tests(module: str, config: pytest.Config) -> bool:
+    """Whether pytest collects a module's file."""
+    name = Path(getattr(sys.modules.get(module), "__file__", None) or "").name
+    return any(fnmatch.fnmatch(name, pattern) for pattern in config.getini("python_files"))
 
 
 class CaseItems(pytest.Collector):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -39,6 +41,10 @@ def mark(
         precisions: Names of precisions.
         runners: Names of the judged runners.
 
+    Returns:
+        The decorator, or the decorated function or class. It raises a `UserError` where pytest runs it as an
+        ordinary test: that would pass whatever the port computes.
+
     Raises:
         UserError: Something else is decorated.
     """
@@ -55,7 +61,28 @@ def mark(
                 "is no function and no class",
                 "decorate a function that returns a case",
             )
-        setattr(function, MARK, marked)
-        return function
+        decorated = function if isinstance(function, type) else _not_as_a_test(function)
+        setattr(decorated, MARK, marked)
+        return decorated
 
     return decorate if make is None else decorate(make)
+
+
+def _not_as_a_test(make: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, which refuses to be a test that judges nothing."""
+
+    @functools.wraps(make)
+    def guarded(*arguments: Any, **keywords: Any) -> Any:
+        name = make.__name__
+        # The name of the running test, `file::class::function[parameters] (call)`.
+        running = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
+        if running.partition("[")[0].rpartition("::")[2] == name:
+            raise UserError(
+                "parity.case",
+                name,
+                "runs as an ordinary test of pytest, which judges nothing",
+                "decorate a function outside of classes, and load the plugin: pytest -p parity.pytest_plugin",
+            )
+        return make(*arguments, **keywords)
+
+    return guarded

@@ -265,6 +265,43 @@ def test_a_class_of_cases_is_decorated_in_its_own_file_only(run, pytester):
     result.assert_outcomes(passed=4, skipped=2)
 
 
+WRONG_CASE = """
+    @parity.case(precisions=("fp32",))
+    def test_wrong():
+        return parity.ModelPair(Net(), Wrong, X, **UNUSED)
+"""
+
+
+def test_a_decorated_function_never_passes_without_the_plugin(pytester):
+    pytester.makepyfile(test_port="\n".join([MODELS, WRONG_CASE]))
+    result = pytester.runpytest_inprocess("-p", "no:parity", "-p", "no:xdist")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["*parity.case: test_wrong runs as an ordinary test of pytest, which judges*"]
+    )
+
+
+def test_a_decorated_method_never_passes(run):
+    method = WRONG_CASE.replace("\n", "\n    ").replace("test_wrong()", "test_wrong(self)")
+    result = run("    class TestPorts:" + method)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*decorate a function outside of classes*"])
+
+
+@pytest.mark.parametrize("home", ["test_cases", "helpers"])
+def test_an_imported_function_is_judged_once(run, pytester, home):
+    """In its own file, or where that is no file of tests, in the file that imports it."""
+    pytester.makepyfile(**{home: "\n".join([MODELS, WRONG_CASE])})
+    result = run(f"    from {home} import test_wrong")
+    # Three layers, two other modules and the model. Those behind the culprit are skipped.
+    result.assert_outcomes(passed=1, failed=1, skipped=4)
+
+
+def test_a_decorated_function_still_makes_its_case():
+    made = parity.case(lambda: 3)
+    assert made() == 3
+
+
 # Inputs that differ in each process; one item at a time, so that each worker runs some of the case.
 SHARED = """
     import pathlib
