@@ -73,10 +73,10 @@ def _not_as_a_test(make: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(make)
     def guarded(*arguments: Any, **keywords: Any) -> Any:
-        name = make.__name__
+        name = getattr(make, "__name__", "")
         # The name of the running test, `file::class::function[parameters] (call)`.
         running = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
-        if running.partition("[")[0].rpartition("::")[2] == name:
+        if name and running.partition("[")[0].rpartition("::")[2] == name:
             raise UserError(
                 "parity.case",
                 name,

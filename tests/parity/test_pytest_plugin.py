@@ -1,5 +1,6 @@
 """The plugin of pytest, by pytest itself: the fixture, one item a module and precision, the report."""
 
+import functools
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -276,9 +277,7 @@ def test_a_decorated_function_never_passes_without_the_plugin(pytester):
     pytester.makepyfile(test_port="\n".join([MODELS, WRONG_CASE]))
     result = pytester.runpytest_inprocess("-p", "no:parity", "-p", "no:xdist")
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(
-        ["*parity.case: test_wrong runs as an ordinary test of pytest, which judges*"]
-    )
+    result.stdout.fnmatch_lines(["*parity.case: test_wrong runs as an ordinary test of pytest*"])
 
 
 def test_a_decorated_method_never_passes(run):
@@ -298,8 +297,8 @@ def test_an_imported_function_is_judged_once(run, pytester, home):
 
 
 def test_a_decorated_function_still_makes_its_case():
-    made = parity.case(lambda: 3)
-    assert made() == 3
+    assert parity.case(lambda: 3)() == 3
+    assert parity.case(functools.partial(int, "4"))() == 4
 
 
 # Inputs that differ in each process; one item at a time, so that each worker runs some of the case.

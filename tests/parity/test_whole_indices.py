@@ -1,4 +1,4 @@
-"""Indices that a model computes in floating point: whole numbers have no rounding, so no choice hides a fault."""
+"""Indices that a model computes in floating point: whole numbers have no rounding, and hide no fault."""
 
 import numpy as np
 import nvtripy as tp
