@@ -99,8 +99,15 @@ def entry_of(model: Any, entry: str) -> Callable[..., Any]:
     return model if entry == "forward" and overrides_call(model) else getattr(model, entry)
 
 
-def require_fitting(model: Any, entry: str, arguments: Mapping[str, Any]) -> None:
-    """Raises `UserError` for arguments that the entry of a model does not take, or for a missing entry."""
+def require_fitting(model: Any, entry: str, arguments: Mapping[str, Any], field: str = "inputs") -> None:
+    """Raises `UserError` for arguments that the entry of a model does not take, or for a missing entry.
+
+    Args:
+        model: The PyTorch model.
+        entry: The name of its method.
+        arguments: Keyword arguments.
+        field: Name of the arguments' origin in the error.
+    """
     if not callable(getattr(model, entry, None)):
         raise UserError("entry", entry, "is no method of the PyTorch model", "name one of its methods")
     signature = inspect.signature(entry_of(model, entry))
@@ -108,9 +115,7 @@ def require_fitting(model: Any, entry: str, arguments: Mapping[str, Any]) -> Non
         signature.bind(**arguments)
     except TypeError as error:
         problem = f"do not fit {entry}{signature} ({error})"
-        raise UserError(
-            "inputs", ", ".join(arguments), problem, "name the inputs as its parameters"
-        ) from error
+        raise UserError(field, ", ".join(arguments), problem, "name the inputs as its parameters") from error
 
 
 class Pairing:

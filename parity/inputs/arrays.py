@@ -22,6 +22,7 @@ from parity.base.errors import UserError
 from parity.base.files import parse_json, write_new
 from parity.base.memory import require
 from parity.case import Arrays, Batches, Case
+from parity.case.contract import require_batch, require_case, require_plan
 from parity.case.plan import TYPICAL
 from parity.case.users_code import of_case
 
@@ -130,6 +131,7 @@ def make_inputs(case: Case, data: Any = None) -> RunInputs:
     # A row has a byte at least, whatever the case knows of its sizes.
     needed = weights if data is not None else weights + max(arrays, case.batch_size)
     require("case", case.name, needed, "give smaller sizes, or a smaller --batch")
+    require_case(case)
     with of_case(case, "make_inputs" if data is None else "recorded"):
         content = case.make_inputs() if data is None else case.recorded(data)
     if not isinstance(content, Batches):
@@ -151,6 +153,7 @@ def _planned(case: Case, typical: CaseInputs) -> list[NamedInputs]:
     batches = [NamedInputs(TYPICAL, "compiled for and timed", typical)]
     with of_case(case, "plan"):
         plan = list(case.plan())
+    require_plan(case, plan)
     for planned in plan:
         if any(planned.name == batch.name for batch in batches):
             raise UserError("plan", planned.name, "is the name of two batches", "give each a name of its own")
@@ -189,7 +192,7 @@ def more_rows(case: Case, typical: CaseInputs, number: int, times: int) -> Named
 
 def _checked(case: Case, arrays: Arrays) -> CaseInputs:
     inputs = _read_only(case, arrays)
-    case.validate(inputs)
+    require_batch(case, inputs)
     return inputs
 
 

@@ -11,6 +11,7 @@ import torch
 
 from parity.base.errors import UserError
 from parity.case import Case
+from parity.case.contract import arguments_of
 from parity.case.users_code import of_case
 from parity.inputs.arrays import RunInputs, make_inputs
 from parity.inputs.weights import case_weights
@@ -61,8 +62,10 @@ def prepare(cases: Sequence[Case], data: Path | None, checkpoint: Path | None) -
 
 def _prepared(case: Case, data: Any, checkpoint: Path | None) -> PreparedCase:
     inputs = make_inputs(case, data)
-    with of_case(case, "entry_arguments"):
-        arguments = case.entry_arguments(inputs.batches[0].inputs)
+    first, *others = inputs.batches
+    arguments = {"inputs": arguments_of(case, first.inputs)}
+    # Batches of a plan are small and few. Recorded ones have the same arrays.
+    arguments |= {f"plan.{batch.name}": arguments_of(case, batch.inputs) for batch in others if batch.purpose}
     return PreparedCase(case, inputs, *case_weights(case, checkpoint, arguments))
 
 

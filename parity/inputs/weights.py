@@ -6,6 +6,7 @@ The mapping to a model is a bijection: no tensor is skipped, renamed or reshaped
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Callable, Mapping
@@ -22,6 +23,7 @@ from parity.base.files import parse_json, write_new
 from parity.base.memory import require
 from parity.base.precision import dtype_name
 from parity.case import Case
+from parity.case.contract import scale_of
 from parity.case.pairing import require_fitting
 from parity.case.plain_models import require_plain
 from parity.case.users_code import of_case
@@ -35,14 +37,14 @@ WeightScale = Callable[[str, torch.Tensor], float | torch.Tensor | None]
 
 
 def case_weights(
-    case: Case, checkpoint: Path | None = None, arguments: Mapping[str, Any] | None = None
+    case: Case, checkpoint: Path | None = None, arguments: Mapping[str, Mapping[str, Any]] | None = None
 ) -> tuple[dict[str, torch.Tensor], str]:
     """The float32 weights of a case, from a checkpoint or from its seed, and their source in words.
 
     Args:
         case: The case.
         checkpoint: Trained weights; None for initial ones.
-        arguments: The entry's arguments, which the reference has to take; None leaves that open.
+        arguments: The entry's arguments, which the reference has to take, by the words for their origin.
 
     Raises:
         UserError: The weights need more than the available memory; the reference is no plain module, or does
@@ -55,8 +57,9 @@ def case_weights(
         problem = f"has a reference of type {type(model).__name__}"
         raise UserError("case", case.name, problem, "return a torch.nn.Module from build_reference")
     require_plain("case", case.name, model)
-    if arguments is not None and type(case).call is Case.call:
-        require_fitting(model, case.entry, arguments)
+    if type(case).call is Case.call:
+        for origin, of_batch in (arguments or {}).items():
+            require_fitting(model, case.entry, of_batch, origin)
     scales = set(filter(case.is_scale, model.state_dict()))
     if not scales or (checkpoint is not None and scales & names_in(checkpoint)):
         return _stated_weights(case, model, checkpoint)
@@ -73,7 +76,8 @@ def _stated_weights(
     if checkpoint is None and case.initial == "own":
         return own_weights(model), "the model's own"
     if checkpoint is None:
-        return initial_weights(model, case.seed, case.weight_scale), f"initial, seed {case.seed}"
+        scale = functools.partial(scale_of, case)
+        return initial_weights(model, case.seed, scale), f"initial, seed {case.seed}"
     return load_checkpoint(checkpoint, layout(model.state_dict())), str(checkpoint)
 
 

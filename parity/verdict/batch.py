@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +15,7 @@ from parity.capture.captures import Capture, ModuleCall, TensorKey
 from parity.capture.names import TapName
 from parity.capture.store import is_saved, open_capture, open_recorded
 from parity.case import Case
+from parity.case.contract import elements_at_boundary
 from parity.execution.folder import CaseFolder, PrecisionFolder, RunnerFolder
 from parity.execution.record import (
     ORACLE,
@@ -173,7 +173,7 @@ def evidence_of(
             continue
         key = repr((call.kind, call.args, call.kwargs))
         if key not in elements_by_call:
-            elements_by_call[key] = _boundary(boundaries[call.kind], call, reference)
+            elements_by_call[key] = _boundary(case, boundaries[call.kind], call, reference)
         elements = elements_by_call[key]
         if elements.any():
             boundary |= dict.fromkeys(call.outputs, elements)
@@ -212,13 +212,14 @@ def _absence(case: Case) -> Callable[[str, str], str]:
     return reason
 
 
-def _boundary(function: Callable[..., np.ndarray], call: ModuleCall, reference: Capture) -> np.ndarray:
+def _boundary(case: Case, function: Callable, call: ModuleCall, reference: Capture) -> np.ndarray:
     """Elements of a call's output that round-off could change, from the call's arguments."""
-
-    def tensor(leaf: Any) -> Any:
-        return reference.call_inputs[leaf.key] if isinstance(leaf, TensorKey) else leaf
-
-    return function(*map_tree(call.args, tensor), **map_tree(call.kwargs, tensor))
+    inputs = reference.call_inputs
+    args, kwargs = (
+        map_tree(part, lambda leaf: inputs[leaf.key] if isinstance(leaf, TensorKey) else leaf)
+        for part in (call.args, call.kwargs)
+    )
+    return elements_at_boundary(case, lambda: function(*args, **kwargs))
 
 
 def _evidence(case: Case, folder: PrecisionFolder, record: Record) -> Evidence:

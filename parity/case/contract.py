@@ -1,0 +1,142 @@
+"""The types that the optional methods of a case have to return, checked before any runner starts.
+
+A wrong one would raise later, in code of the engine, which names neither the method nor its fix.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from parity.base.errors import UserError
+from parity.case.model import Case
+from parity.case.plan import Arrays, PlannedBatch
+from parity.case.users_code import of_case
+
+
+def require_case(case: Case) -> None:
+    """Raises `UserError` for a method without inputs that raises, or returns another type."""
+    _call(case, "options", case.options, _is_named, "return a dictionary of options by name")
+    _call(
+        case, "cannot_be_asked", case.cannot_be_asked, _is_named, "return a dictionary of reasons by answer"
+    )
+    _call(case, "gaps", case.gaps, _is_named, "return a dictionary of reasons by the name of a class")
+    _call(
+        case,
+        "boundaries",
+        case.boundaries,
+        lambda result: _is_named(result) and all(map(callable, result.values())),
+        "return a dictionary of functions by the name of a class",
+    )
+    _call(case, "port_modules", case.port_modules, _is_sequence, "return a list of import paths")
+    _require(case, "whole_outputs", case.whole_outputs, _is_sequence, "give a tuple of names of outputs")
+
+
+def require_batch(case: Case, arrays: Arrays) -> None:
+    """Raises `UserError` for a method that raises with a batch's inputs, or returns another type or shape."""
+    with of_case(case, "validate"):
+        case.validate(arrays)
+    size = _call(
+        case,
+        "batch_size_of",
+        lambda: case.batch_size_of(arrays),
+        lambda result: isinstance(result, (int, np.integer)) and result >= 0,
+        "return the number of rows",
+    )
+    _call(
+        case,
+        "dynamic_sizes",
+        lambda: case.dynamic_sizes(arrays),
+        _is_mapping,
+        "return a dictionary of least sizes",
+    )
+    valid = _call(
+        case,
+        "valid_rows",
+        lambda: case.valid_rows(arrays),
+        _is_mapping,
+        "return a dictionary of masks by the size of an axis",
+    )
+    for axis, mask in valid.items():
+        fitting = isinstance(mask, np.ndarray) and mask.dtype == bool and mask.shape == (size, axis)
+        if not fitting:
+            raise UserError(
+                f"valid_rows[{axis}]", _told(mask), "is no mask of it", f"return booleans ({size}, {axis})"
+            )
+
+
+def arguments_of(case: Case, arrays: Arrays) -> dict[str, Any]:
+    """The entry's arguments. Raises `UserError` where they are no dictionary of names."""
+    fix = "return a dictionary of arguments by name"
+    return _call(case, "entry_arguments", lambda: case.entry_arguments(arrays), _is_named, fix)
+
+
+def scale_of(case: Case, name: str, parameter: torch.Tensor) -> float | torch.Tensor | None:
+    """The case's scale of a parameter. Raises `UserError` where it is none."""
+    return _call(
+        case,
+        "weight_scale",
+        lambda: case.weight_scale(name, parameter),
+        lambda scale: scale is None or _is_scale(scale),
+        f"return a finite number of 0 or more for {name}, or None",
+    )
+
+
+def elements_at_boundary(case: Case, function: Callable[[], Any]) -> np.ndarray:
+    """The result of a function of `boundaries`. Raises `UserError` where it is no array of booleans."""
+    return _call(
+        case,
+        "boundaries",
+        function,
+        lambda elements: isinstance(elements, np.ndarray) and elements.dtype == bool,
+        "return an array of booleans in the shape of the module's output from the function",
+    )
+
+
+def require_plan(case: Case, plan: list) -> None:
+    """Raises `UserError` for an item of a plan that is no batch."""
+    for item in plan:
+        fix = "yield parity.PlannedBatch(name, purpose, inputs)"
+        _require(case, "plan", item, lambda item: isinstance(item, PlannedBatch), fix)
+
+
+def _call(case: Case, method: str, call: Callable[[], Any], is_right: Callable[[Any], bool], fix: str) -> Any:
+    with of_case(case, method):
+        result = call()
+    _require(case, method, result, is_right, fix)
+    return result
+
+
+def _require(case: Case, field: str, value: Any, is_right: Callable[[Any], bool], fix: str) -> None:
+    if not is_right(value):
+        raise UserError(field, _told(value), f"is no result of {case.name} that fits", fix)
+
+
+def _is_scale(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return bool((value.isfinite() & (value >= 0.0)).all())
+    return isinstance(value, (int, float, np.number)) and 0.0 <= value < math.inf
+
+
+def _told(value: Any) -> str:
+    """A value in words: the type and shape of an array, or a short text."""
+    if isinstance(value, np.ndarray):
+        return f"an array of {value.dtype} {value.shape}"
+    text = repr(value)
+    return text if len(text) <= 60 else f"a {type(value).__name__}"
+
+
+def _is_mapping(value: Any) -> bool:
+    return isinstance(value, Mapping)
+
+
+def _is_named(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(name, str) for name in value)
+
+
+def _is_sequence(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and all(isinstance(name, str) for name in value)
