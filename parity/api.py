@@ -8,7 +8,7 @@ process can import them: a crash of a runner then ends this process.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -166,10 +166,13 @@ def check(
     Raises:
         UserError: A bad name, or a case that cannot run.
     """
+    if not isinstance(case, Case):
+        fix = "give an instance of a subclass of parity.Case; parity.compare takes two models"
+        raise UserError("case", case, "is no parity.Case", fix)
     for field, names in (("precisions", precisions), ("runners", runners)):
         if not isinstance(names, str) and not names:
             raise UserError(field, names, "names none", "leave it out, or give a tuple of names")
-        if isinstance(names, str):
+        if isinstance(names, str) or not isinstance(names, Iterable):
             raise UserError(field, names, "is no sequence of names", f"give a tuple, such as ({names!r},)")
     precisions = check_names("precisions", precisions, PRECISIONS)
     if case.is_live and "tf32" in precisions:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import difflib
 import importlib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn, get_type_hints
 
@@ -50,6 +52,9 @@ def load_case(reference: CaseReference) -> Case:
     Raises:
         UserError: A target that cannot be imported or is no case, or values that it refuses.
     """
+    if not isinstance(reference, CaseReference):
+        fix = "give parity.CaseReference(target='package.module:attribute')"
+        raise UserError("reference", reference, "is no parity.CaseReference", fix)
     case = _built(reference, _imported(reference.target))
     if not isinstance(case, Case):
         _refuse(
@@ -114,12 +119,20 @@ def _imported(target: str) -> Any:
             "compare the models again",
         )
     module, colon, attribute = target.partition(":")
+    if module.endswith(".py") and Path(module).is_file():
+        path = Path(module).with_suffix("")
+        # The present folder is on Python's path; another one is not.
+        is_inside = not path.is_absolute() and ".." not in path.parts
+        fix = f"write {'.'.join(path.parts)}" if is_inside else f"in its folder, write {path.name}"
+        raise UserError("case", target, "names a file, and no module", f"{fix}:{attribute}")
     if not (module and colon and attribute) or module.startswith("."):
         raise UserError("case", target, "is no import path", "write it as package.module:attribute")
     value: Any = _module(module, target)
     for part in attribute.split("."):
         if not hasattr(value, part):
-            raise UserError("case", target, f"has no attribute {part!r}", f"name one that {module} defines")
+            near = difflib.get_close_matches(part, dir(value), n=1)
+            fix = f"write {near[0]}" if near else f"name one that {module} defines"
+            raise UserError("case", target, f"has no attribute {part!r}", fix)
         value = getattr(value, part)
     return value
 

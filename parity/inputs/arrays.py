@@ -228,11 +228,13 @@ def _read_only(case: Case, arrays: Arrays) -> CaseInputs:
     if not isinstance(arrays, Mapping):
         problem = f"has inputs of type {type(arrays).__name__}"
         raise UserError("inputs", case.name, problem, "return NumPy arrays by name from make_inputs")
-    others = [name for name, array in arrays.items() if not _is_of_numbers(array)]
-    if others or not arrays:
-        problem = "is no NumPy array of numbers" if others else "has no array"
-        field = f"inputs.{others[0]}" if others else "inputs"
-        raise UserError(field, case.name, problem, "return NumPy arrays by name from make_inputs")
+    fix = "return NumPy arrays by name from make_inputs"
+    if not arrays:
+        raise UserError("inputs", case.name, "has no array", fix)
+    for name, array in arrays.items():
+        if not _is_of_numbers(array):
+            value = f"an array of {array.dtype}" if isinstance(array, np.ndarray) else type(array).__name__
+            raise UserError(f"inputs.{name}", value, f"is no NumPy array of numbers in {case.name}", fix)
     return CaseInputs(arrays)
 
 

@@ -112,6 +112,7 @@ def test_overrides_leave_the_module_s_own_case_alone():
             {"target": "doubling_cases:absent"},
             "has no attribute 'absent'; name one that doubling_cases",
         ),
+        ({"target": "doubling_cases:Doublin"}, "has no attribute 'Doublin'; write Doubling"),
         ({"target": "doubling_cases:number"}, "is of type int, not a parity.Case; name a Case"),
         ({"target": "doubling_cases:nothing"}, "is of type NoneType, not a parity.Case"),
         ({"target": "doubling_cases:unnamed"}, "has the name 'two words'; give it a name of letters"),
@@ -128,6 +129,39 @@ def test_overrides_leave_the_module_s_own_case_alone():
 def test_a_reference_that_is_no_case_is_refused(reference, message):
     with pytest.raises(UserError) as caught:
         parity.load_case(parity.CaseReference(**reference))
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("path", "fix"),
+    [
+        ("mine.py", "write mine:case"),
+        ("models/mine.py", "write models.mine:case"),
+        ("../mine.py", "in its folder, write mine:case"),
+    ],
+)
+def test_a_file_in_place_of_a_module(path, fix, tmp_path, monkeypatch):
+    folder = tmp_path / "here"
+    (folder / "models").mkdir(parents=True)
+    (folder / path).write_text("")
+    monkeypatch.chdir(folder)
+    with pytest.raises(UserError) as caught:
+        parity.load_case(parity.CaseReference(target=f"{path}:case"))
+    assert str(caught.value) == f"case: {path}:case names a file, and no module; {fix}"
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: parity.check(parity.Case), "is no parity.Case; give an instance of a subclass"),
+        (lambda: parity.check("mine:Small"), "case: mine:Small is no parity.Case"),
+        (lambda: parity.load_case("mine:Small"), "reference: mine:Small is no parity.CaseReference"),
+    ],
+    ids=["a class", "a path", "a path to load"],
+)
+def test_something_else_in_place_of_a_case(call, message):
+    with pytest.raises(UserError) as caught:
+        call()
     assert message in str(caught.value)
 
 
