@@ -124,7 +124,7 @@ def _imported(target: str) -> Any:
         # The present folder is on Python's path; another one is not.
         is_inside = not path.is_absolute() and ".." not in path.parts
         fix = f"write {'.'.join(path.parts)}" if is_inside else f"in its folder, write {path.name}"
-        raise UserError("case", target, "names a file, and no module", f"{fix}:{attribute}")
+        raise UserError("case", target, "names a file, and no module", f"{fix}:{attribute or 'attribute'}")
     if not (module and colon and attribute) or module.startswith("."):
         raise UserError("case", target, "is no import path", "write it as package.module:attribute")
     value: Any = _module(module, target)
