@@ -5,6 +5,9 @@ A parameter's role is its module's class and its own number of axes:
 * Tables (V, D), of `Embedding` and `EmbeddingBag`: D^-1/4, so that a product of two rows has unit variance.
 * Matrices and kernels: 1 / sqrt(terms of the sum), so that an input of unit variance gives an output of unit
   variance. The sum is over all axes but the first, as in `Linear` and the convolutions.
+* Stacks of matrices (E, I, O), a parameter of a module that is none of PyTorch's own, such as experts that a
+  batched product multiplies: (I * O)^-1/4. Its sum is over I or O, which the shape does not tell; the axes'
+  geometric mean is wrong by a fourth root at most, where the product of both would be wrong by a root.
 * Weights of norms: 1.
 * Biases, and all other parameters with at most one axis: 0.3, a third of the values that they are added to.
 """
@@ -33,4 +36,14 @@ def role_scale(module: torch.nn.Module, name: str, parameter: torch.Tensor) -> f
         return 1.0 if is_norm and "bias" not in name.lower() else BIAS_SCALE
     if isinstance(module, _TABLES):
         return parameter.shape[1] ** -0.25
+    if parameter.ndim == 3 and not _is_of_pytorch(module):
+        return max(1, math.prod(parameter.shape[1:])) ** -0.25
     return 1.0 / math.sqrt(max(1, math.prod(parameter.shape[1:])))
+
+
+def _is_of_pytorch(module: torch.nn.Module) -> bool:
+    """Whether PyTorch defines the module's parameters: it is a layer of PyTorch, or derived from one."""
+    plain = (torch.nn.Module, object)
+    return any(
+        cls.__module__.partition(".")[0] == "torch" for cls in type(module).__mro__ if cls not in plain
+    )

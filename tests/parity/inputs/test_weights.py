@@ -135,6 +135,9 @@ def test_a_deeper_model_keeps_the_values_of_the_common_layers():
 
 
 def test_a_parameter_without_an_override_has_the_scale_of_its_role():
+    class Derived(torch.nn.Conv1d):
+        """A layer with PyTorch's own weight, whose sum is over its last two axes."""
+
     class Model(torch.nn.Module):
         def __init__(self):
             super().__init__()
@@ -142,6 +145,8 @@ def test_a_parameter_without_an_override_has_the_scale_of_its_role():
             self.layer = torch.nn.Linear(400, 300)
             self.norm = torch.nn.LayerNorm(4000)
             self.own = torch.nn.Parameter(torch.empty(300, 20, 20))
+            self.kernel = torch.nn.Parameter(torch.empty(100, 4, 10, 10))
+            self.derived = Derived(20, 300, 20)
             self.gate = torch.nn.Parameter(torch.empty(4000))
             self.scale = torch.nn.Parameter(torch.tensor(1.0))
 
@@ -153,7 +158,11 @@ def test_a_parameter_without_an_override_has_the_scale_of_its_role():
         "layer.bias": 0.3,
         "norm.weight": 1.0,
         "norm.bias": 0.3,
-        "own": 0.05,
+        # A stack of 300 matrices, whose product has a sum of 20 terms.
+        "own": 20**-0.5,
+        "kernel": 0.05,
+        "derived.weight": 0.05,
+        "derived.bias": 0.3,
         "gate": 0.3,
     }
     assert {
