@@ -28,6 +28,7 @@ from parity.report.overview import counted, tolerated_in
 from parity.report.schema import Report, RunnerReport
 from parity.runners import RUNNERS
 from parity.verdict.judgement import MODEL_OUTPUT
+from parity.verdict.merging import NOT_DETECTED
 from parity.verdict.notes import INSIDE_ALONE
 from parity.verdict.patterns import is_place
 from parity.verdict.sensitivity import INSENSITIVE_ABOVE
@@ -40,8 +41,10 @@ PRECISIONS_COMPARED = ("fp32", "fp16")
 """The precisions of a comparison that names none."""
 COMMAND = "parity.compare of"
 """Beginning of the command in the report of a comparison."""
-MOST_INSIDE = 2
-"""Largest number of printed notes on modules that are judged inside the model alone."""
+MOST_NOTES = 2
+"""Largest number of printed notes of one kind."""
+_KINDS = {INSIDE_ALONE: INSIDE_ALONE, NOT_DETECTED: f"that miss an error of {INSENSITIVE_ABOVE:.0%}"}
+"""The printed notes on modules by their beginning, with the words for the modules of more such notes."""
 MOST_NAMES = 4
 """Largest number of names of modules in a printed note."""
 TIMEOUT = 600.0
@@ -244,26 +247,33 @@ def details(runner: RunnerReport) -> list[str]:
 
 
 def _notes(runner: RunnerReport) -> list[str]:
-    """Modules without a verdict, or without one alone; modules of one class and reason share a line."""
+    """Modules without a verdict, without one alone, or that detect too little by their nature.
+
+    Modules of one class and reason share a line.
+    """
     without: dict[tuple[str, str], dict[str, None]] = {}
-    inside: dict[tuple[str, str], dict[str, None]] = {}
+    noted: dict[str, dict[tuple[str, str], dict[str, None]]] = {beginning: {} for beginning in _KINDS}
     for module in runner.modules:
         # A module with several calls or outputs has its gap and notes at each of them.
         if module.gap:
             without.setdefault((module.kind, module.gap), {})[module.path] = None
         for note in module.notes:
-            if note.startswith(INSIDE_ALONE):
-                inside.setdefault((module.kind, note), {})[module.path] = None
-    lines = [
-        f"note: {_named(list(paths), kind)}: {reason}"
-        for groups in (without, inside)
-        for (kind, reason), paths in groups.items()
-    ]
-    more = len(inside) - MOST_INSIDE
-    if more > 0:
-        left_out = f"{counted(more, 'more note')} on modules {INSIDE_ALONE}"
-        lines[-more:] = [f"note: {left_out}; the written report lists them"]
+            for beginning, groups in noted.items():
+                if note.startswith(beginning):
+                    groups.setdefault((module.kind, note), {})[module.path] = None
+    lines = _lines(without)
+    for beginning, groups in noted.items():
+        lines += _lines(groups)[:MOST_NOTES]
+        more = len(groups) - MOST_NOTES
+        if more > 0:
+            left_out = f"{counted(more, 'more note')} on modules {_KINDS[beginning]}"
+            lines.append(f"note: {left_out}; the written report lists them")
     return lines
+
+
+def _lines(groups: Mapping[tuple[str, str], Mapping[str, None]]) -> list[str]:
+    """A line for the modules of each class and reason."""
+    return [f"note: {_named(list(paths), kind)}: {reason}" for (kind, reason), paths in groups.items()]
 
 
 def _named(paths: Sequence[str], kind: str) -> str:

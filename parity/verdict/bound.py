@@ -43,13 +43,14 @@ class Bound:
             ),
         )
 
-    def lasting(self, shared: float) -> float:
+    def lasting(self, shared: float, is_of_batch: bool = False) -> float:
         """The part of the scale error's limit that no number of rows lowers.
 
         Args:
             shared: `parity.verdict.sampling_error.shared_scale_error` of the reference.
+            is_of_batch: Whether the result is one row of the whole batch: nothing averages its roundings.
         """
-        return math.hypot(self.k * shared, self._constant)
+        return math.hypot(self.k * shared, self.floor if is_of_batch else self._constant)
 
     @property
     def _constant(self) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 
 import numpy as np
 import torch
@@ -27,6 +28,7 @@ class Expectation:
         counted: Mask of the n compared elements in the tensor.
         bound: Bound that the limit follows from.
         samples: Results of the oracle under random roundings.
+        batch_size: Rows of the batch; 0 if they are unknown.
     """
 
     def __init__(
@@ -37,6 +39,7 @@ class Expectation:
         counted: np.ndarray,
         bound: Bound,
         samples: RoundingSamples | None,
+        batch_size: int = 0,
     ) -> None:
         self.reference, self.counted = r, counted
         self.truth = Oracle(o, unit=r)
@@ -50,8 +53,9 @@ class Expectation:
         )
         sampled = sampled.of_equal_rows(carrying.repeats)
         self.limit = bound.limit(expected_error(self.err_ref, rows, sampled), rows)
-        self.lasting_limit = bound.lasting(shared_scale_error(self.err_ref, rows, sampled))
-        self.rows = Rows.of(compared_rows(counted), carrying.count)
+        is_of_batch = _is_of_batch(tuple(oracle.shape), batch_size)
+        self.lasting_limit = bound.lasting(shared_scale_error(self.err_ref, rows, sampled), is_of_batch)
+        self.rows = Rows.of(compared_rows(counted), carrying.count, is_of_batch)
 
     @functools.cached_property
     def _row_starts(self) -> np.ndarray | None:
@@ -65,3 +69,9 @@ class Expectation:
     def reference_by_row(self) -> np.ndarray:
         """Sums over rows of the reference's squared errors."""
         return self.by_row(self.reference - self.truth.values)
+
+
+def _is_of_batch(shape: tuple[int, ...], batch_size: int) -> bool:
+    """Whether a result is one row of the whole batch: one number, or one row where the batch has several."""
+    rows = math.prod(shape[:-1] if len(shape) > 1 else shape)
+    return not shape or (rows == 1 and batch_size > 1)

@@ -19,6 +19,8 @@ from parity.verdict.sensitivity import (
     why_by_nature,
 )
 
+NOT_DETECTED = f"no batch of a run detects every error of {INSENSITIVE_ABOVE:.0%}"
+"""Beginning of the note at a tap that detects too little by its nature."""
 _LOST_ABOVE = 0.5
 """Relative error. An output of the model that does not detect half of its own size says nothing."""
 
@@ -49,7 +51,7 @@ def merge_batches(
     }
 
 
-def _advice(insensitive: Iterable[TapJudgement], further: int, recorded: bool) -> str:
+def _advice(insensitive: Sequence[TapJudgement], further: int, recorded: bool) -> str:
     """The advice for checks that detect too little in all batches of a run.
 
     Args:
@@ -63,6 +65,9 @@ def _advice(insensitive: Iterable[TapJudgement], further: int, recorded: bool) -
         times = max(rows_needed(tap.min_detectable_error, tap.lasting_limit) for tap in insensitive)
         # The estimate is no promise so far beyond the rows that it comes from.
         number = f"about {times:.0f} times as many" if times <= LARGEST_MULTIPLE else "far more"
+        if all(tap.rows.is_of_batch for tap in insensitive):
+            beside = "return a number of each row beside it, or give a finer precision"
+            return f"it is one number of the whole batch, whose roundings no other row averages out; {beside}"
         return f"the inputs have too few rows; give {number}, or a finer precision"
     return f"{GROWTH**further} times the rows of the typical batch are not enough; give a finer precision"
 
@@ -132,7 +137,7 @@ def _marked(tap: TapJudgement, by_nature: str) -> TapJudgement:
     """A tap that detects too little, marked as INSENSITIVE, or with the reason why that is its nature."""
     if not by_nature:
         return replace(tap, insensitive=True)
-    note = f"no batch of a run detects every error of {INSENSITIVE_ABOVE:.0%}: {by_nature}"
+    note = f"{NOT_DETECTED}: {by_nature}"
     return replace(tap, by_nature=True, notes=(*tap.notes, note))
 
 

@@ -35,10 +35,9 @@ k * err and floor are independent and add in squares. The floor is for a referen
 Sampling error
 --------------
 If few rows carry a result or its error, err_ref rests on few numbers and may be small by chance. Let m be the
-number of these rows (`parity.verdict.distances`), and K the number of rounding samples
-(`parity.runners.oracle.rounding`). The errors of the reference, of the port and of each sample have m degrees
-of freedom each. The square root of a quantile of their F distribution is factor(m, (K + 1) m), see
-`parity.verdict.sampling_error`, and
+number of these rows (`parity.verdict.distances`), and K that of rounding samples
+(`parity.runners.oracle.rounding`). The errors of reference, port and each sample have m degrees of freedom.
+The square root of their F quantile (`parity.verdict.sampling_error`) is factor(m, (K + 1) m), and
 
     err = max(err_ref, factor(m, (K + 1) m) * sqrt((err_ref^2 + sum of the K samples' err^2) / (K + 1))).
 
@@ -192,6 +191,7 @@ class Standard:
         boundary: Boolean mask of elements within round-off of a discontinuity; None for none.
         rounding_samples: Results of the oracle under random roundings; None without samples.
         by_row: Whether verdicts have the errors by row.
+        batch_size: Rows of the batch; 0 if they are unknown.
     """
 
     def __init__(
@@ -203,9 +203,10 @@ class Standard:
         boundary: np.ndarray | None = None,
         rounding_samples: RoundingSamples | None = None,
         by_row: bool = False,
+        batch_size: int = 0,
     ) -> None:
         self._oracle, self._reference = oracle, reference
-        self._bound = bound
+        self._bound, self._batch_size = bound, batch_size
         self._valid, self._boundary = valid, boundary
         self._samples = rounding_samples
         self._by_row = by_row
@@ -255,7 +256,7 @@ class Standard:
         return self._expected_of(*self._values, self._counted)
 
     def _expected_of(self, o: np.ndarray, r: np.ndarray, counted: np.ndarray) -> Expectation:
-        return Expectation(self._oracle, o, r, counted, self._bound, self._samples)
+        return Expectation(self._oracle, o, r, counted, self._bound, self._samples, self._batch_size)
 
     def _judge(self, port: torch.Tensor) -> Verdict:
         counted = self._counted
@@ -288,11 +289,12 @@ class Standard:
         reasons = _excesses(err_port, limit)
         if not has_arithmetic and not np.array_equal(p, r):
             reasons.insert(0, "the port differs from the reference although the module only moves data")
-        if reasons:
-            detectable = math.nan
-        else:
-            detectable = min_detectable_error(truth, p, scaled, limit) if has_arithmetic else 0.0
-        has_row_errors = self._by_row and has_arithmetic and not reasons
+        detectable = math.nan if reasons else 0.0
+        row_errors = None
+        if has_arithmetic and not reasons:
+            detectable = min_detectable_error(truth, p, scaled, limit)
+            if self._by_row:
+                row_errors = RowErrors.of(expected.by_row(error), expected.reference_by_row)
         return Verdict(
             status="FAIL" if reasons else "PASS",
             reason="; ".join(reasons),
@@ -304,9 +306,7 @@ class Standard:
             boundary=self._excluded,
             bound=self._bound,
             worst=worst_elements(np.abs(error), counted, truth.values, r, p),
-            row_errors=RowErrors.of(expected.by_row(error), expected.reference_by_row)
-            if has_row_errors
-            else None,
+            row_errors=row_errors,
             lasting_limit=expected.lasting_limit,
             rows=expected.rows,
         )

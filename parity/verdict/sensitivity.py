@@ -14,9 +14,10 @@ promise to detect it, with any number of rows and any correct port. It is insens
 
 The number that counts is `parity.verdict.distances.carrying_rows`. A result may be 0 in nearly all rows, as
 behind a ReLU whose input is negative, equal in all rows, or of the same size for any batch. No batch then has
-enough rows that carry it, and the check is insensitive by its nature as well. Every other check becomes
-sensitive with enough rows, so a run draws batches of `multiples` of the typical one. The largest of them is
-the bound: rows of quantised numbers repeat, and more of them say little more.
+enough rows that carry it, and the check is insensitive by its nature as well. The same holds for one row of a
+whole batch, such as a loss: nothing averages its own roundings out, so that the whole floor is lasting. Every
+other check becomes sensitive with enough rows, so a run draws batches of `multiples` of the typical one. The
+largest of them is the bound: rows of quantised numbers repeat, and more of them say little more.
 """
 
 from __future__ import annotations
@@ -55,21 +56,25 @@ class Rows:
         first: Compared rows in the first batch.
         most: Compared rows in the batch with the most.
         carrying: Effective number of rows that carry the result in that batch; 0 for a result of zeros.
+        is_of_batch: Whether the result is one row of the whole batch, such as a loss.
     """
 
     first: int = 0
     most: int = 0
     carrying: float = 0.0
+    is_of_batch: bool = False
 
     @classmethod
-    def of(cls, compared: int, carrying: float) -> Rows:
+    def of(cls, compared: int, carrying: float, is_of_batch: bool = False) -> Rows:
         """The rows of one batch."""
-        return cls(compared, compared, carrying)
+        return cls(compared, compared, carrying, is_of_batch)
 
     def and_later(self, other: Rows) -> Rows:
         """The rows of these batches and of later ones."""
         larger = self if self.most >= other.most else other
-        return Rows(self.first or other.first, larger.most, larger.carrying)
+        return Rows(
+            self.first or other.first, larger.most, larger.carrying, self.is_of_batch or other.is_of_batch
+        )
 
 
 def multiples(rows: int) -> Iterator[int]:
@@ -99,9 +104,13 @@ def why_by_nature(lasting_limit: float, rows: Rows, further: int = 0, most: int 
         most: The largest number of further batches; 0 if it is unknown.
     """
     if 2.0 * lasting_limit > INSENSITIVE_ABOVE:
+        roundings = (
+            f"roundings of up to {lasting_limit:.2g}, and those of a correct port may hide twice as much"
+        )
         return (
-            f"all rows share roundings of up to {lasting_limit:.2g}, and those of a correct port may hide "
-            "twice as much"
+            f"one number of the whole batch has {roundings}"
+            if rows.is_of_batch
+            else f"all rows share {roundings}"
         )
     if rows.most >= ENOUGH_ROWS and rows.carrying * MOST_ROWS < NEEDED_ROWS * rows.most:
         if not rows.carrying:

@@ -77,6 +77,7 @@ class Standards:
                 boundary,
                 evidence.rounding_samples(sampled_tap or tap, isolated),
                 by_row=isolated,
+                batch_size=evidence.batch_size,
             )
         if boundary is own:
             self._by_kind[isolated] = standard

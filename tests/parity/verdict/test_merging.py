@@ -120,6 +120,20 @@ def test_an_insensitive_check_says_which_rows_were_drawn(further, recorded, text
     assert merged.diagnosis.text.endswith(f": {text}")
 
 
+def test_more_rows_are_no_advice_for_one_number_of_a_batch():
+    worst = replace(
+        tap("loss", isolated=verdict(0.1, 0.02), accumulated=None), rows=Rows(1, 1, 1.0, is_of_batch=True)
+    )
+    merged, _ = _merged(runner(worst))
+    assert merged.diagnosis.text.endswith(
+        ": it is one number of the whole batch, whose roundings no other row averages out; "
+        "return a number of each row beside it, or give a finer precision"
+    )
+    other = tap("other", isolated=verdict(0.1, 0.02), accumulated=None)
+    merged, _ = _merged(runner(worst, other))
+    assert "the inputs have too few rows" in merged.diagnosis.text
+
+
 @pytest.mark.parametrize(
     ("detectable", "lasting", "number"),
     [
