@@ -26,7 +26,7 @@ from parity.verdict.choices.conditioned import under_hidden_choices, under_port_
 from parity.verdict.diagnosis import by_values, diagnose
 from parity.verdict.elements import RAISES
 from parity.verdict.evidence import Evidence, Results, shape_of
-from parity.verdict.flips import flipped_rows, row_mask
+from parity.verdict.flips import row_mask, rows_left_out
 from parity.verdict.judgement import MODEL_OUTPUT, CallJudgement, Diagnosis, TapJudgement
 from parity.verdict.rule import Verdict, failure
 from parity.verdict.standards import Standards, nothing_left
@@ -114,12 +114,20 @@ def _searched(comparison: Comparison, evidence: Evidence, results: Results, natu
     alone = [tap.tap for tap in taps if tap.isolated is not None and not tap.isolated.passed]
     whole = any(tap.accumulated is not None and not tap.accumulated.passed for tap in taps)
     own = under_hidden_choices(evidence, results, natural, alone, whole or bool(comparison.calls))
-    return comparison if own is evidence else _compare_alike(own, [results])[0]
+    return comparison if own is evidence else _compare_alike(own, [results], evidence)[0]
 
 
-def _compare_alike(evidence: Evidence, runners: Sequence[Results]) -> list[Comparison]:
-    """Judge runners under the same choices, tap by tap: all share a tap's standards."""
-    flips = [flipped_rows(evidence, results.tapped, evidence.reference.tensors) for results in runners]
+def _compare_alike(
+    evidence: Evidence, runners: Sequence[Results], before: Evidence | None = None
+) -> list[Comparison]:
+    """Judge runners under the same choices, tap by tap: all share a tap's standards.
+
+    Args:
+        evidence: The basis of the verdicts.
+        runners: The results of each runner.
+        before: The evidence before a search for choices, if one took any.
+    """
+    flips = [rows_left_out(evidence, results.tapped, before) for results in runners]
     taps = [dict.fromkeys(_taps_in_order(evidence, results)) for results in runners]
     judged: list[dict[str, TapJudgement]] = [{} for _ in runners]
 

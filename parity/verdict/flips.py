@@ -44,6 +44,26 @@ def flipped_rows(
     return rows if rows is not None and rows.any() else None
 
 
+def rows_left_out(
+    evidence: Evidence, port: Mapping[str, torch.Tensor], before: Evidence | None = None
+) -> np.ndarray | None:
+    """`flipped_rows` of a port and the reference: rows that are not compared.
+
+    A search for hidden choices may take a flip that comes nearer to the port and explains nothing. Such a
+    flip leaves no row out: the port is judged under it.
+
+    Args:
+        evidence: The evidence of the comparison.
+        port: The port's results, by tap.
+        before: The evidence before a search for choices; None without one.
+    """
+    rows = flipped_rows(evidence, port, evidence.reference.tensors)
+    if rows is None or before is None:
+        return rows
+    earlier = flipped_rows(before, port, before.reference.tensors)
+    return None if earlier is None or not (rows & earlier).any() else rows & earlier
+
+
 def _either(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
     """Rows in one mask (B, N) or the other; of whole sequences where their numbers of positions differ."""
     if 1 in (rows.shape[1], others.shape[1]) or rows.shape == others.shape:
