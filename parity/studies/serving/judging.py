@@ -27,6 +27,7 @@ from parity.studies.serving.requests import Requests
 from parity.studies.serving.server import HEADER, row_of
 from parity.verdict.comparison import compare
 from parity.verdict.evidence import Evidence, Results
+from parity.verdict.flips import rows_left_out
 from parity.verdict.judgement import TapJudgement
 from parity.verdict.sensitivity import INSENSITIVE_ABOVE, why_by_nature
 from parity.verdict.standards import nothing_left
@@ -194,10 +195,14 @@ class Judge:
                 served[row][torch.from_numpy(counted[row])] = values
         results = Results(untapped={tap: served}, taps_modules=False, appends=False)
         (judgement,) = compare(evidence, results).taps
+        left_out: list[int] = []
         if not judgement.passed and evidence.boundary:
-            # Where the port alone takes a discontinuity otherwise, no later element is judged.
+            # Where the port alone takes a discontinuity otherwise, the truth judges no later element.
             results.tapped = self._port.run_tapped(arrays).tensors
             (judgement,) = compare(evidence, results).taps
+            behind = rows_left_out(evidence, results.tapped)
+            if behind is not None:
+                left_out = [number for row, number in enumerate(numbers) if behind[row].any()]
         verdict = judgement.accumulated or nothing_left(evidence.precision)
         judgement = replace(judgement, accumulated=verdict)
         bound = self._bound(evidence, judgement, counted)
@@ -210,7 +215,7 @@ class Judge:
             judged.detectable = verdict.min_detectable_error
             judged.by_nature = why_by_nature(judgement.lasting_limit, judgement.rows)
         if verdict.passed:
-            return {}
+            return self._other_than_port(judged, left_out)
         own = [number for number in numbers if number in judged.answers]
         errors = {number: judged.truths[number].error(judged.answers[number]) for number in own}
         wrong = [number for number in own if not errors[number] <= bound]
@@ -220,6 +225,24 @@ class Judge:
             number: f"request {number}: {verdict.reason}; its largest error is {errors[number]:.3g}"
             for number in worst
         }
+
+    def _other_than_port(self, judged: Accuracy, numbers: list[int]) -> dict[int, str]:
+        """Wrong ones of the requests that the truth does not judge, with the reason.
+
+        The port alone takes a discontinuity as it did in the server. Its result and a right answer are both
+        within the bound of one truth, which is not known.
+        """
+        wrong = {}
+        for number in filter(judged.answers.__contains__, numbers):
+            values, truth = judged.answers[number], judged.truths[number]
+            alone = self._run(number, self._requests.clean(self._requests.full([number])))
+            own = Truth(alone.astype(np.float64), 2.0 * truth.bound)
+            if not truth.fits(values) and not own.fits(values):
+                wrong[number] = (
+                    f"request {number} depends on a discontinuity that the port takes otherwise than the "
+                    f"reference; it differs from the port's own result by {own.error(values):.3g}"
+                )
+        return wrong
 
     def _bound(self, evidence: Evidence, judgement: TapJudgement, counted: np.ndarray) -> float:
         """Largest absolute error of a right prediction."""

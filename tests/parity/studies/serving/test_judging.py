@@ -203,7 +203,11 @@ class TestFaults:
         log[7].values[-1] = value
         assert list(setup.judge.accuracy(log, []).problems) == [log[7].request]
 
-    def test_a_flip_at_a_discontinuity_is_no_mistake(self, setup, right, monkeypatch):
+    @pytest.mark.parametrize(
+        ("alone", "is_right"), [(1e-3, True), (0.0, False), (2e-3, False), (np.nan, False)]
+    )
+    def test_a_flip_at_a_discontinuity_is_no_mistake(self, setup, right, monkeypatch, alone, is_right):
+        """The answer is 1e-3 from the truth. So is the port alone behind the same flip."""
         number = setup.requests.of_width(setup.requests.width[0])[0]
         log = as_log(right)
         log[[entry.request for entry in log].index(number)].values[2:] += 1e-3
@@ -222,7 +226,10 @@ class TestFaults:
 
         monkeypatch.setattr(judging, "CleanRun", with_boundary)
         monkeypatch.setattr(setup.port, "run_tapped", lambda arrays: Capture(tensors=flipped))
-        assert setup.judge.accuracy(log, []).passed
+        monkeypatch.setattr(setup.judge, "_run", lambda number, arrays: right.answers[number] + alone)
+        problems = setup.judge.accuracy(log, []).problems
+        assert list(problems) == ([] if is_right else [number])
+        assert is_right or "depends on a discontinuity that the port takes otherwise" in problems[number]
 
     def test_an_error_ends_the_test(self, setup, tmp_path):
         class Breaks(Server):
