@@ -4,6 +4,10 @@ Legend: B users, N items in a padded row, X candidates. The layout is the public
 (meta-recsys/generative-recommenders, `research/modeling/sequential/features.py`). A history is left-aligned
 and in order of time, and id 0 is padding. The timestamp at position `length` is the query's, the moment of
 the next item. Everything behind it is padding.
+
+A history may fill its row where the bias is no function of time. Elsewhere such a row has no query, and the
+layouts do not agree on the last item: dense rows repeat its own timestamp, and ragged ones read 0 at their
+full width.
 """
 
 from __future__ import annotations
@@ -91,12 +95,14 @@ def validate(inputs: HSTUInputs, model: HSTUConfig) -> None:
         f"is not a length of 1..{longest} (max_sequence_len)",
         f"drop users without a history, and keep the latest {longest} items of the others",
     )
-    width = inputs["past_ids"].shape[1]
+    width, needs_query = inputs["past_ids"].shape[1], model.relative_attention_bias not in TIMELESS
     require_all_good(
         "past_lengths",
         lengths_B,
-        lengths_B >= width,
-        f"leaves no position for the query in rows of {width}",
+        lengths_B > width - needs_query,
+        f"leaves no position for the query in rows of {width}"
+        if needs_query
+        else f"is longer than its row of {width}",
         "pad past_ids, ratings and timestamps by at least one position",
     )
     table = f"1..{model.num_items} (num_items)"

@@ -58,10 +58,12 @@ def plan(case: CaseConfig, forbidden_widths: set[int]) -> Iterator[PlannedBatch]
     )
     width = _narrow_width(model, forbidden_widths)
     if width is not None:
+        # Without time, no position is left for the query.
+        fullest = width if model.relative_attention_bias in TIMELESS else width - 1
         yield PlannedBatch(
             "narrow",
             "rows padded to fewer positions than the model has; candidates for each user",
-            draw.batch([max(1, width // 2), width - 1, 1], width, draw.mixed_times, per_user=True),
+            draw.batch([max(1, width // 2), fullest, 1], width, draw.mixed_times, per_user=True),
         )
     if model.relative_attention_bias in TIMELESS:
         timed = draw.batch([max(1, longest // 2), longest], model.padded_length, draw.equal_times)

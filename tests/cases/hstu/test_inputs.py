@@ -2,12 +2,16 @@
 
 import numpy as np
 import pytest
+import torch
 
 import configs
 from cases.hstu.inputs import HSTUInputs, poison, validate
 from cases.hstu.synthetic import reachable_buckets, synthetic
 from cases.shipped import load_case
 from parity.base.errors import UserError
+from parity.base.trees import map_tree
+from parity.inputs.weights import case_weights
+from reference.build import build_hstu
 from tests.array_changes import put, swap
 
 CASES = [name for name in configs.list_cases() if configs.load_case(name).family == "hstu"]
@@ -228,6 +232,44 @@ def test_rows_can_be_trimmed_to_the_query_and_no_further():
         UserError, match=r"past_lengths\[0\]: 4 leaves no position for the query in rows of 4"
     ):
         validate(HSTUInputs({**arrays, **shorter}), case.model)
+
+
+@pytest.mark.parametrize("name", ["hstu_tiny_positional", "hstu_tiny_no_bias"])
+def test_a_history_may_fill_its_row_where_no_bias_needs_time(name):
+    case = load_case(name)
+    inputs = synthetic(
+        configs.with_input(case.config, lengths=(4, 3, 1, 2, 4)[: case.config.input.batch_size])
+    )
+    trimmed = {
+        name: array[:, :4] if array.ndim > 1 and name != "item_ids" else array
+        for name, array in inputs.items()
+    }
+    validate(HSTUInputs(trimmed), case.model)
+    longer = {**trimmed, "past_lengths": trimmed["past_lengths"] + 1}
+    with pytest.raises(UserError, match=r"past_lengths\[0\]: 5 is longer than its row of 4"):
+        validate(HSTUInputs(longer), case.model)
+    plan = {batch.name: batch.inputs for batch in case.plan()}
+    assert plan["narrow"]["past_lengths"].max() == plan["narrow"]["past_ids"].shape[1]
+
+
+def test_layouts_do_not_agree_on_a_history_that_fills_its_row():
+    """Why such a row is refused where the bias needs time: its last item has no time to predict for."""
+    case = load_case("hstu_tiny")
+    arrays = {batch.name: batch.inputs for batch in case.plan()}["narrow"].arrays
+    width = arrays["past_ids"].shape[1]
+    weights, _ = case_weights(case)
+    models = [build_hstu(case.model, layout).eval() for layout in ("dense", "jagged")]
+    for model in models:
+        model.load_state_dict(weights)
+    differences = []
+    for length in (width - 1, width):
+        full = {**arrays, "past_lengths": np.full_like(arrays["past_lengths"], length)}
+        arguments = map_tree(case.entry_arguments(full), torch.tensor)
+        with torch.no_grad():
+            dense, jagged = (case.call(model, arguments)[0] for model in models)
+        differences.append(float((dense - jagged).abs().max()))
+    assert differences[0] < 1e-5
+    assert differences[1] > 1e-3
 
 
 def test_the_two_timestamps_of_an_item_are_equal():
