@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -39,6 +39,33 @@ def launcher(name: str, source: Path, cuda_flags: Sequence[str], function: str) 
     return found
 
 
+def launch(
+    function: Callable[..., int], arguments: ctypes.Structure, device: torch.device, errors: Mapping[int, str]
+) -> None:
+    """Call the function of a `launcher` on a device's current stream.
+
+    Args:
+        errors: texts of the function's own errors; its others are CUDA's.
+
+    Raises:
+        RuntimeError: the launch fails.
+    """
+    with torch.cuda.device(device):
+        error = function(ctypes.byref(arguments), torch.cuda.current_stream(device).cuda_stream)
+    if error:
+        reason = errors.get(error, f"cudaError_t {error}")
+        raise RuntimeError(f"backend='hopper': the launch fails: {reason}")
+
+
+def missing_compiler() -> str:
+    """Why nothing can be compiled here, or an empty text."""
+    from torch.utils import cpp_extension
+
+    if cpp_extension.CUDA_HOME is None:
+        return "CUDA C++ needs nvcc: install the CUDA toolkit and set CUDA_HOME"
+    return ""
+
+
 def not_hopper(device: torch.device) -> str:
     """Why a device cannot run what `HOPPER_FLAGS` compile, or an empty text."""
     name = device.type
@@ -58,8 +85,8 @@ def multiprocessors(device: torch.device) -> int:
 def _built(name: str, sources: Sequence[Path], cuda_flags: Sequence[str], *, is_python_module: bool) -> Any:
     from torch.utils import cpp_extension
 
-    if cpp_extension.CUDA_HOME is None:
-        raise RuntimeError("CUDA C++ needs nvcc: install the CUDA toolkit and set CUDA_HOME")
+    if reason := missing_compiler():
+        raise RuntimeError(reason)
     try:
         return cpp_extension.load(
             name=name,

@@ -6,9 +6,9 @@
 Models: the `configs/hstu_*.yaml` of --configs, whole, with random parameters that make every block matter.
 Rows are full, or have uniform random lengths from 1 to the full one; the dense peers then compute the
 padding. A single half-filled row has half the length. Peers: the dense reference, eager and with
-torch.compile, in the same precision. Narrow models on Hopper have a second fused side, the CUDA C++ form.
-Every side is timed as a CUDA graph of three calls on three inputs: a graph serves full and half-filled rows
-alike.
+torch.compile, in the same precision. Where both fused forms take a model, the one that `HSTUForward` does not
+choose is a side, too. Every side is timed as a CUDA graph of three calls on three inputs: a graph serves full
+and half-filled rows alike.
 
 The verdict rule judges every side on both kinds of rows, with float64 as the oracle and eager PyTorch as the
 reference. A failing side is not timed, and the exit code is 1. The floor is the larger of the least times by
@@ -43,6 +43,7 @@ from benchmarks.gpu.timing import (  # noqa: E402
 )
 from configs import load_case  # noqa: E402
 from kernels.hstu_forward import HSTUForward, Settings  # noqa: E402
+from kernels.hstu_forward.choice import Choice  # noqa: E402
 from parity.base.precision import PRECISIONS  # noqa: E402
 from parity.verdict.rule import judge  # noqa: E402
 from reference.build import build_hstu  # noqa: E402
@@ -55,8 +56,6 @@ CONFIGS = (
     "hstu_amzn_books",
     "hstu_amzn_books_large",
 )
-# Those that the forward in one CUDA C++ kernel takes.
-NARROW = ("hstu_ml1m", "hstu_ml1m_large", "hstu_amzn_books", "hstu_amzn_books_large")
 BATCHES = (1, 16, 128)
 FILLS = ("full", "half-filled")
 # Inputs in rotation, so that the cache does not hold those of the previous call.
@@ -78,6 +77,11 @@ class Cell:
     config: str
     batch: int
     precision: str
+
+    @property
+    def model(self) -> object:
+        """The configuration of the model."""
+        return load_case(self.config).model
 
     @property
     def dot(self) -> str:
@@ -128,7 +132,7 @@ class Inputs:
 
 def built(cell: Cell) -> tuple[object, torch.nn.Module]:
     """The configuration and the dense reference on the GPU; every block matters."""
-    config = load_case(cell.config).model
+    config = cell.model
     torch.manual_seed(0)
     with torch.device("cuda"):
         model = build_hstu(config)
@@ -152,13 +156,33 @@ def dense(model: torch.nn.Module) -> Side:
     return lambda x: model(x.lengths, x.ids, model.get_item_embeddings(x.ids), {"timestamps": x.timestamps})
 
 
-def jagged(forward: HSTUForward, width: int) -> Side:
+@dataclass(frozen=True)
+class Fused:
     """The fused forward as a function of inputs; its first rows are the sequences'."""
-    return lambda x: forward(x.flat, x.offsets, x.timestamps, width)
+
+    forward: HSTUForward
+    width: int
+
+    def __call__(self, x: Inputs) -> torch.Tensor:
+        return self.forward(x.flat, x.offsets, x.timestamps, self.width)
+
+    def choice(self, batch: int) -> Choice:
+        return self.forward.choice(batch, self.width)
+
+
+def forms_of(cell: Cell, config: object, model: torch.nn.Module) -> dict[str, Fused]:
+    """Our form by its default, and the other one under its name where both take the model."""
+    arguments = (dict(model.state_dict()), settings_of(config, model), cell.dot)
+    ours = Fused(HSTUForward(*arguments), model.sequence_width)
+    forms = {"ours": ours}
+    if ours.forward.hopper_weights is not None:
+        other = "triton" if ours.choice(cell.batch).backend == "hopper" else "hopper"
+        forms[f"ours, {other}"] = Fused(HSTUForward(*arguments, backend=other), model.sequence_width)
+    return forms
 
 
 def sides_of(cell: Cell, config: object, model: torch.nn.Module) -> dict[str, Side]:
-    """Eager PyTorch, torch.compile, ours, and for narrow models ours with backend="hopper"."""
+    """Eager PyTorch, torch.compile and our forms."""
     eager = dense(model)
 
     def call(lengths: torch.Tensor, ids: torch.Tensor, times: torch.Tensor) -> torch.Tensor:
@@ -166,15 +190,11 @@ def sides_of(cell: Cell, config: object, model: torch.nn.Module) -> dict[str, Si
 
     torch.compiler.reset()
     compiled = torch.compile(call, fullgraph=True, dynamic=False)
-    arguments = (dict(model.state_dict()), settings_of(config, model), cell.dot)
-    sides = {
+    return {
         "eager": eager,
         "torch.compile": lambda x: compiled(x.lengths, x.ids, x.timestamps),
-        "ours": jagged(HSTUForward(*arguments), model.sequence_width),
+        **forms_of(cell, config, model),
     }
-    if cell.config in NARROW and torch.cuda.get_device_capability() == (9, 0):
-        sides["ours, CUDA"] = jagged(HSTUForward(*arguments, backend="hopper"), model.sequence_width)
-    return sides
 
 
 @dataclass
@@ -271,6 +291,8 @@ def timed(prepared: Prepared, rounds: int) -> list[dict]:
         for name, verdict in prepared.verdicts[fill].items():
             row = asdict(prepared.cell) | {"fill": fill, "side": name, "verdict": verdict}
             row["least_us"] = prepared.least_us[fill]
+            if isinstance(side := prepared.sides[name], Fused):
+                row["form"] = asdict(side.choice(prepared.cell.batch))
             if name in spreads:
                 s = spreads[name]
                 values = (value / SETS for value in (s.median, s.p10, s.p90))
@@ -326,7 +348,9 @@ def ceilings_of_chip() -> dict[str, float]:
 
 
 def show(rows: list[dict]) -> None:
-    """A line a cell and fill: microseconds of each side, the faster peer's ratios to ours, the floor."""
+    """A line a cell and fill: microseconds of each side, the faster peer's ratios to ours, the floor.
+
+    Of ours, the first is the default; its form follows."""
     groups: dict[tuple, dict[str, dict]] = {}
     for row in rows:
         key = (row["config"], row["batch"], row["precision"], row["fill"])
@@ -340,9 +364,11 @@ def show(rows: list[dict]) -> None:
         own = [name for name in medians if name.startswith("ours")]
         ratio = " ".join(f"{min(peers) / medians[name]:5.2f}" for name in own) if peers else ""
         least = next(iter(sides.values()))["least_us"]
+        form = sides.get("ours", {}).get("form", {}).get("backend", "")
         name, batch, precision, fill = key
         print(
-            f"{name:22} B {batch:<4} {precision:5} {fill:12} {times} us  {ratio}  floor {least:.1f}", *failed
+            f"{name:22} B {batch:<4} {precision:5} {fill:12} {times} us  {ratio}  {form}, floor {least:.1f}",
+            *failed,
         )
 
 

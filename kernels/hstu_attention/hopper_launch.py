@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from kernels.cuda_build import HOPPER_FLAGS, launcher, multiprocessors, not_hopper
+from kernels.cuda_build import HOPPER_FLAGS, launch, launcher, multiprocessors, not_hopper
 from kernels.hstu_attention.layout import Call
 from kernels.hstu_attention.masks import ProductionMask
 
@@ -120,10 +120,5 @@ def launch_call(call: Call, out: torch.Tensor) -> torch.Tensor:
     tiles = q.size(0) // TILE_ROWS + sequences
     workspace = torch.empty(_HEADER + _TILE * tiles, dtype=torch.uint8, device=q.device)
     arguments = arguments_of(call, out, workspace, multiprocessors(q.device))
-    with torch.cuda.device(q.device):
-        stream = torch.cuda.current_stream(q.device).cuda_stream
-        error = _library()(ctypes.byref(arguments), stream)
-    if error:
-        reason = _ERRORS.get(error, f"cudaError_t {error}")
-        raise RuntimeError(f"backend='hopper': the launch fails: {reason}")
+    launch(_library(), arguments, q.device, _ERRORS)
     return out

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch.nn.functional import pad
 
-from kernels.cuda_build import HOPPER_FLAGS, launcher, multiprocessors, not_hopper
+from kernels.cuda_build import HOPPER_FLAGS, launch, launcher, multiprocessors, not_hopper
 from kernels.hstu_attention.buckets import bucket_table
 from kernels.hstu_forward.parameters import DOT_PRECISIONS, Parameters
 from kernels.hstu_forward.tiles import Batch
@@ -79,6 +79,12 @@ class Weights:
     shift: int
 
 
+def num_buckets_of(state: Mapping[str, torch.Tensor], num_blocks: int) -> int:
+    """The most time buckets of a block, 0 without time weights."""
+    raw = (time_weights_of(state, number) for number in range(num_blocks))
+    return max(0 if x is None else x.numel() - 1 for x in raw)
+
+
 def refusal(parameters: Parameters, num_buckets: int) -> str:
     """The reason for which the kernel does not take this model, or an empty text.
 
@@ -120,7 +126,7 @@ def weights_of(state: Mapping[str, torch.Tensor], parameters: Parameters) -> Wei
     """
     shape, blocks = parameters.shape, parameters.blocks
     raw = [time_weights_of(state, number) for number in range(len(blocks))]
-    num_buckets = max(0 if x is None else x.numel() - 1 for x in raw)
+    num_buckets = num_buckets_of(state, len(blocks))
     if reason := refusal(parameters, num_buckets):
         raise refused(reason)
     size, device = head_size_of(shape), parameters.item_weights.device
@@ -180,12 +186,17 @@ def _padded(x: torch.Tensor, dim: int) -> torch.Tensor:
     return pad(x, (0, 0) * (x.dim() - 1 - dim) + (0, WIDTH - x.size(dim))).contiguous()
 
 
+def groups_of(max_seq_len: int) -> int:
+    """Groups of 16 rows of a sequence: whole steps of columns."""
+    return -(-max_seq_len // _COLUMNS) * (_COLUMNS // _ROWS)
+
+
 def cut_of(sequences: int, max_seq_len: int, dtype: torch.dtype, multiprocessors: int) -> tuple[int, int]:
     """Groups of 16 rows of a sequence, and those of a thread block, one or two.
 
     Two share a block's weights. One has the multiprocessor for itself.
     """
-    groups = -(-max_seq_len // _COLUMNS) * (_COLUMNS // _ROWS)
+    groups = groups_of(max_seq_len)
     # Thread blocks of a multiprocessor: two float16 parts of the weights leave no room for a second one.
     beside = 1 if dtype == torch.float32 else 2
     is_shared = groups > _MOST_BLOCKS or sequences * groups > beside * multiprocessors
@@ -265,10 +276,5 @@ def states_of(parameters: Parameters, weights: Weights, batch: Batch) -> torch.T
     size = (batch.sequences * cut[0], 2, 2, weights.uvqk.size(1), _ROWS, WIDTH)
     workspace = weights.uvqk.new_empty(size)
     arguments = arguments_of(parameters, weights, batch, out, workspace, cut)
-    with torch.cuda.device(out.device):
-        stream = torch.cuda.current_stream(out.device).cuda_stream
-        error = _library()(ctypes.byref(arguments), stream)
-    if error:
-        reason = _ERRORS.get(error, f"cudaError_t {error}")
-        raise RuntimeError(f"backend='hopper': the launch fails: {reason}")
+    launch(_library(), arguments, out.device, _ERRORS)
     return out

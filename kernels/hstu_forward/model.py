@@ -6,18 +6,20 @@ Legend: B batch, N longest row, L total jagged length, D embedding, H heads, K a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
+from kernels.cuda_build import multiprocessors
 from kernels.hstu_attention.interface import require_triton
-from kernels.hstu_forward import hopper_launch
-from kernels.hstu_forward.hopper_launch import Weights, weights_of
+from kernels.hstu_forward import choice, hopper_launch
+from kernels.hstu_forward.choice import Choice
+from kernels.hstu_forward.hopper_launch import Weights, num_buckets_of, weights_of
 from kernels.hstu_forward.parameters import DOT_PRECISIONS, Parameters, Settings
 from kernels.hstu_forward.tiles import Batch, Cached, Schedule
 from kernels.hstu_forward.weights import POSITION_PAD, block_weights, model_shape
 
-BACKENDS = ("triton", "hopper")
+BACKENDS = ("auto", "triton", "hopper")
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,8 @@ class HSTUForward:
         dot_precision: form of the products of float32, a key of `DOT_PRECISIONS`.
         schedule: kernels and tiles of Triton; without it, those that `tiles.schedule` derives for a batch.
         backend: "triton", or "hopper" (CUDA C++ for compute capability 9.0: all blocks of a narrow model in
-            one kernel, see `hopper_launch.refusal`).
+            one kernel, see `hopper_launch.refusal`). "auto" takes the faster one of the two by the device
+            and the shapes of the model and the batch; `choice` tells which one and why.
 
     Raises:
         ValueError: a parameter is missing or does not fit.
@@ -50,7 +53,7 @@ class HSTUForward:
         settings: Settings,
         dot_precision: str = "ieee",
         schedule: Schedule | None = None,
-        backend: str = "triton",
+        backend: str = "auto",
     ) -> None:
         if backend not in BACKENDS:
             raise ValueError(f"backend={backend!r}: choose one of {BACKENDS}")
@@ -63,7 +66,7 @@ class HSTUForward:
             raise ValueError(
                 f"dot_precision={dot_precision!r}: needs float32, not {item_weights.dtype}; use 'ieee'"
             )
-        if backend == "triton":
+        if backend != "hopper":
             require_triton(item_weights)
         factors = torch.float16 if products.on_tensor_cores else item_weights.dtype
         blocks = (
@@ -78,12 +81,43 @@ class HSTUForward:
             position_weights=state["_input_features_preproc._pos_emb.weight"].contiguous(),
             blocks=tuple(blocks),
         )
-        self.schedule = schedule
+        self.backend, self.schedule = backend, schedule
         self.hopper_weights: Weights | None = None
+        # The form of all batches, or None where it depends on the batch.
+        self._fixed: Choice | None = None
         if backend == "hopper":
             if schedule is not None:
                 raise ValueError("schedule: backend='hopper' has none; leave it out")
+            self._fixed = Choice(backend, "it is asked for")
+        elif backend == "triton":
+            self._fixed = Choice(backend, "it is asked for")
+        else:
+            buckets = num_buckets_of(state, shape.num_blocks)
+            self._fixed = choice.of_model(self.parameters, buckets, has_schedule=schedule is not None)
+        if self._fixed is None or self._fixed.backend == "hopper":
             self.hopper_weights = weights_of(state, self.parameters)
+
+    def __repr__(self) -> str:
+        shape = self.parameters.shape
+        form = "hopper or triton by the batch, see `choice`" if self._fixed is None else self._fixed
+        return (
+            f"HSTUForward({shape.num_blocks} blocks, D {shape.embedding_dim}, {shape.num_heads} heads of "
+            f"{shape.attention_dim} and {shape.linear_dim}, {self.parameters.item_weights.dtype}, "
+            f"backend={self.backend!r}: {form})"
+        )
+
+    def choice(self, batch_size: int, max_seq_len: int) -> Choice:
+        """The form that computes batches of this shape, and the reason."""
+        if self._fixed is not None:
+            return self._fixed
+        device = self.parameters.item_weights.device
+        return choice.of_shape(self.parameters, batch_size, max_seq_len, multiprocessors(device))
+
+    def _choice_of(self, batch: Batch) -> Choice:
+        """`choice`, also for tensors that one form does not take."""
+        if self._fixed is None and (reason := hopper_launch.batch_refusal(batch)):
+            return choice.refused("batch", reason)
+        return self.choice(batch.sequences, batch.max_seq_len)
 
     def __call__(
         self, ids: torch.Tensor, offsets: torch.Tensor, timestamps: torch.Tensor, max_seq_len: int
@@ -110,15 +144,14 @@ class HSTUForward:
         ):
             if max_seq_len > most:
                 raise ValueError(f"max_seq_len={max_seq_len}: {name} has room for {most}; cut the rows")
-        if self.hopper_weights is not None:
-            # The kernel keeps times in shared memory.
-            own = Batch(ids, offsets, timestamps, max_seq_len, timestamps)
-            return hopper_launch.states_of(self.parameters, self.hopper_weights, own)
+        # The CUDA C++ kernel keeps times in shared memory.
+        batch = Batch(ids, offsets, timestamps, max_seq_len, timestamps)
+        if self.hopper_weights is not None and self._choice_of(batch).backend == "hopper":
+            return hopper_launch.states_of(self.parameters, self.hopper_weights, batch)
         # Imported here: the launcher needs triton, this module's settings do not.
         from kernels.hstu_forward.triton_launch import states_of
 
-        times = _new_times(timestamps)
-        return states_of(self.parameters, Batch(ids, offsets, timestamps, max_seq_len, times), self.schedule)
+        return states_of(self.parameters, replace(batch, times=_new_times(timestamps)), self.schedule)
 
     def empty_cache(self, batch_size: int, capacity: int) -> Cache:
         """A cache of no positions for so many sequences of at most `capacity` positions each.
@@ -127,7 +160,7 @@ class HSTUForward:
             ValueError: the model's width has no room for the capacity.
             RuntimeError: the backend has no cache.
         """
-        if self.hopper_weights is not None:
+        if self.backend == "hopper":
             raise hopper_launch.refused("it has no cache")
         parameters = self.parameters
         width = parameters.blocks[0].width
@@ -150,7 +183,7 @@ class HSTUForward:
 
         A position's time bias needs the time of its successor. An item without a known one takes the query
         time; append it again, in front of its successor, when that is known. Cached positions from `firsts`
-        on are replaced. The numbers equal those of a call over all positions.
+        on are replaced. The numbers equal those of a call over all positions; Triton's kernels compute them.
 
         Args:
             cache: of `empty_cache`; changed in place.
@@ -168,7 +201,7 @@ class HSTUForward:
             ValueError: the cache belongs to another batch, or has no room.
             RuntimeError: the backend has no cache.
         """
-        if self.hopper_weights is not None:
+        if self.backend == "hopper":
             raise hopper_launch.refused("it has no cache")
         batch_size, capacity = cache.qvk[0].shape[:2]
         if timestamps.size(0) != batch_size:
@@ -197,6 +230,8 @@ def _new_times(timestamps: torch.Tensor) -> torch.Tensor:
 class GraphedHSTUForward:
     """One `HSTUForward` as a CUDA graph for batches of one size: a replay is one launch.
 
+    Its form is that of the largest batch, in `choice`.
+
     Args:
         forward: the model.
         batch_size: B; empty rows fill up a smaller batch.
@@ -210,6 +245,7 @@ class GraphedHSTUForward:
     ) -> None:
         # The graph reads the model's parameters in place: they must live as long as it does.
         self.forward = forward
+        self.choice = forward.choice(batch_size, max_seq_len)
         device = forward.parameters.item_weights.device
         self.ids = torch.zeros(capacity, dtype=torch.int64, device=device)
         self.offsets = torch.zeros(batch_size + 1, dtype=torch.int64, device=device)
@@ -223,6 +259,9 @@ class GraphedHSTUForward:
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
             self.states = forward(self.ids, self.offsets, self.timestamps, max_seq_len)
+
+    def __repr__(self) -> str:
+        return f"GraphedHSTUForward({self.forward!r}, {self.choice})"
 
     def __call__(self, ids: torch.Tensor, offsets: torch.Tensor, timestamps: torch.Tensor) -> torch.Tensor:
         """(L, D) states, as of `HSTUForward`; the next call overwrites them.

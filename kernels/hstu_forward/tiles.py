@@ -17,6 +17,10 @@ _UNROLLED_ROWS = 256
 _HELD_KEYS = 32768
 # Elements of weights that a program of 128 threads may hold in registers beside its sums.
 _HELD_WEIGHTS = 16384
+# Elements of a block's keys in a block's kernel, whose biases fill registers.
+_UNROLLED_KEYS = 16384
+# The longest factor that a program of few rows multiplies at once.
+_WHOLE_DEPTH = 256
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,7 @@ class AttentionTile:
         is_unrolled: whether the biases of all columns are computed first.
         heads: heads of a program in an attention alone.
         is_chained: whether the three products of a float32 share one sum.
+        is_ahead: whether a loop computes biases before the previous block's products.
     """
 
     block_m: int
@@ -97,6 +102,7 @@ class AttentionTile:
     is_unrolled: bool = False
     heads: int = 1
     is_chained: bool = False
+    is_ahead: bool = False
     max_registers: int | None = None
 
 
@@ -183,6 +189,9 @@ def block_tile(batch: Batch, parameters: Parameters, multiprocessors: int) -> At
         programs = batch.sequences * batch.row_blocks(16)
         block_m = 32 if block_n <= 64 and programs > 2 * multiprocessors else 16
         warps = 8 if programs <= multiprocessors else 4
+        shape = parameters.shape
+        held = shape.pack * max(shape.kp, shape.vp) * parameters.products.attention
+        block_n = min(block_n, max(64, _UNROLLED_KEYS // held))
         return AttentionTile(block_m, block_n, warps, 1, block_c=128, is_unrolled=True)
     if is_small:
         return AttentionTile(16, 64, 4, 1)
@@ -209,21 +218,29 @@ def attention_tile(batch: Batch, parameters: Parameters, multiprocessors: int) -
     if widest > 64:
         return AttentionTile(64, 32, 4, 1, heads=shape.pack)
     # Heads of a program share its bias, as long as the programs are enough.
+    if tiles % 2 == 0 and wide_programs >= 8 * multiprocessors and not _by_fma(parameters):
+        # 32 registers of sums, and 128 in all: four programs on a multiprocessor.
+        block_m = 64 if shape.pack * widest <= 32 else 32
+        return AttentionTile(block_m, 32, 4, 2, heads=2 * shape.pack, max_registers=128)
     two = 2 if tiles % 2 == 0 and wide_programs >= 8 * multiprocessors else 1
     block_n = 32 if two > 1 or _by_fma(parameters) else 64
     stages = 3 if block_n == 64 and _is_single(parameters) else 2
-    return AttentionTile(64, block_n, 4, stages, heads=two * shape.pack)
+    # The warps of two programs hide little of the biases' loads.
+    is_ahead = wide_programs <= 2 * multiprocessors
+    return AttentionTile(64, block_n, 4, stages, heads=two * shape.pack, is_ahead=is_ahead)
 
 
 def project_tile(batch: Batch, parameters: Parameters, multiprocessors: int) -> Tile:
     """The tile of SiLU(XN W^T)."""
     dp, width = parameters.shape.dp, parameters.shape.gates + parameters.shape.factors
     widest = _divisor(width)
-    if batch.rows * width < 64 * 128 * 2 * multiprocessors:
-        return _few_rows(dp, widest, parameters)
+    programs = batch.rows * width / (64 * 128)
+    if programs < 2 * multiprocessors:
+        return _few_rows(dp, 32, min(128, widest), parameters)
     if min(dp, widest) >= 128:
         if _is_single(parameters):
-            return Tile(128, 128, 64, 8, 3)
+            # Three small programs fit a multiprocessor: copies hide behind the others' products.
+            return Tile(64, 128, 64, 4, 3) if programs > 8 * multiprocessors else Tile(128, 128, 64, 8, 3)
         return Tile(64, 128, 64, 4, 2) if not _by_fma(parameters) else Tile(128, 128, 32, 8, 2)
     return Tile(64, min(64, widest), min(32, dp), 4, 2)
 
@@ -233,10 +250,17 @@ def _divisor(number: int) -> int:
     return number & -number
 
 
-def _few_rows(depth: int, widest: int, parameters: Parameters) -> Tile:
-    """The tile of a product of few rows: the whole depth at once, so that no load waits for another one."""
+def _few_rows(depth: int, block_m: int, columns: int, parameters: Parameters) -> Tile:
+    """The tile of a product of few rows: the whole depth at once, so that no load waits for another one.
+
+    Args:
+        block_m, columns: rows, and most columns, of a program of 8 warps.
+    """
+    widest = _divisor(columns)
     if _by_fma(parameters):
         return Tile(16, min(32, widest), min(32, _divisor(depth)), 4, 2)
+    if depth == _divisor(depth) <= _WHOLE_DEPTH:
+        return Tile(block_m, widest, depth, 8, 1)
     held = _HELD_WEIGHTS // parameters.products.projections
     is_whole = depth == _divisor(depth) and held // depth >= 16
     block_k = depth if is_whole else min(128, _divisor(depth))
@@ -248,11 +272,14 @@ def output_tile(batch: Batch, parameters: Parameters, multiprocessors: int) -> T
     shape = parameters.shape
     rows, depth = batch.rows // multiprocessors, _divisor(shape.gates)
     if rows < 16:
-        return _few_rows(shape.gates, min(64, shape.dp), parameters)
+        return _few_rows(shape.gates, 16, min(64, shape.dp), parameters)
     if shape.dp > 256:
         return Tile(64, 128, min(32 if _by_fma(parameters) else 64, depth), 4, 2)
     if shape.dp <= 64:
         return Tile(64 if rows >= 64 else 16, shape.dp, min(32, depth), 4, 3)
-    if _is_single(parameters):
+    if _is_single(parameters) and rows < 64:
         return Tile(16, shape.dp, min(64, depth), 4, 3)
-    return Tile(16 if rows < 64 else 32, shape.dp, min(32, depth), 4, 3)
+    if _by_fma(parameters):
+        return Tile(16 if rows < 64 else 32, shape.dp, min(32, depth), 4, 3)
+    # Each program reads all weights: more rows, fewer reads.
+    return Tile(32, shape.dp, min(64, depth), 8, 3 if _is_single(parameters) else 2)

@@ -175,15 +175,16 @@ def attended(
     NUM_HEADS: tl.constexpr, HEADS: tl.constexpr, PACK: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr,
     HAS_TIME: tl.constexpr, SHIFT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     PAD: tl.constexpr, UNROLLED: tl.constexpr, PARTS: tl.constexpr, CHAINED: tl.constexpr,
-    GPU: tl.constexpr, DEPENDENT: tl.constexpr,
+    AHEAD: tl.constexpr, GPU: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """Sums over the visible columns j of row i of SiLU(q_i k_j + bias_ij) v_j, one for each tile of heads:
     (BLOCK_M, PACK * VP) float32.
 
     times: (B, num_times + PAD, 2) float32, see `triton_kernels.embed_kernel`.
     UNROLLED: number of blocks of columns in the longest row, whose biases are computed before any read of the
-    preceding kernel's results; 0 for a loop. DEPENDENT: whether this kernel may start before its predecessor
-    ends, and its successor before this one does. All earlier kernels have ended.
+    preceding kernel's results; 0 for a loop. AHEAD: whether a loop computes biases before the products of the
+    previous block of columns, under which their loads hide. DEPENDENT: whether this kernel may start before
+    its predecessor ends, and its successor before this one does. All earlier kernels have ended.
     """
     rows = start_m + tl.arange(0, BLOCK_M)
     own_times = times + sequence.to(tl.int64) * (2 * (num_times + PAD))
@@ -201,6 +202,11 @@ def attended(
             position_weights, time_table, width, HAS_TIME, SHIFT, BLOCK_N, PAD, GPU,
         )  # fmt: skip
         biases = biases + (bias,)
+    if AHEAD:
+        following = _bias(
+            rows, 0, row_high, row_low, own_times,
+            position_weights, time_table, width, HAS_TIME, SHIFT, BLOCK_N, PAD, GPU,
+        )  # fmt: skip
     if DEPENDENT:
         gdc_wait()
         gdc_launch_dependents()
@@ -217,10 +223,14 @@ def attended(
     else:
         # One loop: a second loop with a mask would wait again for its first keys and values.
         for start_n in tl.range(0, tl.minimum(start_m + BLOCK_M, length), BLOCK_N):
-            bias = _bias(
-                rows, start_n, row_high, row_low, own_times,
+            computed = _bias(
+                rows, start_n + BLOCK_N if AHEAD else start_n, row_high, row_low, own_times,
                 position_weights, time_table, width, HAS_TIME, SHIFT, BLOCK_N, PAD, GPU,
             )  # fmt: skip
+            bias = computed
+            if AHEAD:
+                bias = following
+                following = computed
             accs = _add_columns(
                 accs, qs, bias, QVK, seq_start, head, start_n + tl.arange(0, BLOCK_N), length,
                 NUM_HEADS, HEADS, PACK, KP, VP, PARTS, CHAINED, GPU,
@@ -239,8 +249,8 @@ def block_kernel(
     HEADS: tl.constexpr, PACK: tl.constexpr, V: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr,
     D: tl.constexpr, DP: tl.constexpr, HAS_TIME: tl.constexpr, SHIFT: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr, PAD: tl.constexpr, UNROLLED: tl.constexpr,
-    PARTS: tl.constexpr, QVK_PARTS: tl.constexpr, CHAINED: tl.constexpr, GPU: tl.constexpr,
-    DEPENDENT: tl.constexpr, LAST: tl.constexpr, CACHED: tl.constexpr,
+    PARTS: tl.constexpr, QVK_PARTS: tl.constexpr, CHAINED: tl.constexpr, AHEAD: tl.constexpr,
+    GPU: tl.constexpr, DEPENDENT: tl.constexpr, LAST: tl.constexpr, CACHED: tl.constexpr,
 ):  # fmt: skip
     """A block after its projection, and the next block's projection:
 
@@ -261,8 +271,8 @@ def block_kernel(
     accs = attended(
         QVK, sequence, qvk_start, length, start_m, 0,
         times, position_weights, time_table, num_times, width,
-        HEADS, HEADS, PACK, KP, VP, HAS_TIME, SHIFT, BLOCK_M, BLOCK_N, PAD, UNROLLED, QVK_PARTS, CHAINED, GPU,
-        DEPENDENT,
+        HEADS, HEADS, PACK, KP, VP, HAS_TIME, SHIFT, BLOCK_M, BLOCK_N, PAD, UNROLLED, QVK_PARTS, CHAINED,
+        AHEAD, GPU, DEPENDENT,
     )  # fmt: skip
 
     dtype: tl.constexpr = X.dtype.element_ty

@@ -67,6 +67,15 @@ def _row_statistics(
     return mean, 1.0 / tl.sqrt(squares / COUNT + eps)
 
 
+@triton.jit
+def _factors(x, dtype: tl.constexpr, PARTS: tl.constexpr, IS_FACTOR: tl.constexpr):
+    """The factor of a `product`, from x as stored."""
+    factors = (x,)
+    if not IS_FACTOR:
+        factors = split(x.to(tl.float32) * scale_of(PARTS), dtype, PARTS)
+    return factors
+
+
 @triton.jit(do_not_specialize=["num_sequences"])
 def project_kernel(
     X, W, U, QVK, offsets, slots, num_sequences, eps,
@@ -92,6 +101,8 @@ def project_kernel(
     if CACHED:
         qvk_rows = tl.load(slots + rows, mask=inside, other=0)
     stride: tl.constexpr = (GATES + FACTORS) * DP
+    # A factor that is stored as such goes from shared memory to the tensor cores, and through no register.
+    IS_FACTOR: tl.constexpr = not NORMS and PARTS == 1 and X.dtype.element_ty == W.dtype.element_ty
     x_at = X + rows.to(tl.int64)[:, None] * DP
     w_at = W + cols[:, None] * DP
     acc = tl.zeros([BLOCK_M, BLOCK_N], dtype=tl.float32)
@@ -99,12 +110,11 @@ def project_kernel(
         inner = tl.arange(0, DP)
         w = load_parts(w_at + inner[None, :], None, stride, PARTS)
         _wait(DEPENDENT)
-        x = tl.load(x_at + inner[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
+        x = tl.load(x_at + inner[None, :], mask=inside[:, None], other=0.0)
         if NORMS:
-            x = normalized(x, inner, eps, D)
             # The norm is rounded where PyTorch rounds it.
-            x = x.to(X.dtype.element_ty).to(tl.float32)
-        xs = split(x * scale_of(PARTS), W.dtype.element_ty, PARTS)
+            x = normalized(x.to(tl.float32), inner, eps, D).to(X.dtype.element_ty)
+        xs = _factors(x, W.dtype.element_ty, PARTS, IS_FACTOR)
         acc = product_transposed(xs, w, acc, PARTS, False)
     else:
         _wait(DEPENDENT)
@@ -112,12 +122,12 @@ def project_kernel(
             mean, deviation = _row_statistics(X, rows, inside, eps, DP, D, D, DP)
         for start in tl.range(0, DP, BLOCK_K):
             inner = start + tl.arange(0, BLOCK_K)
-            x = tl.load(x_at + inner[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
+            x = tl.load(x_at + inner[None, :], mask=inside[:, None], other=0.0)
             if NORMS:
                 # Zero columns of the weights meet the padding.
-                x = ((x - mean[:, None]) * deviation[:, None]).to(X.dtype.element_ty).to(tl.float32)
+                x = ((x.to(tl.float32) - mean[:, None]) * deviation[:, None]).to(X.dtype.element_ty)
             w = load_parts(w_at + inner[None, :], None, stride, PARTS)
-            xs = split(x * scale_of(PARTS), W.dtype.element_ty, PARTS)
+            xs = _factors(x, W.dtype.element_ty, PARTS, IS_FACTOR)
             acc = product_transposed(xs, w, acc, PARTS, False)
     store_activated(
         acc, U, QVK, rows, qvk_rows, inside, start_n, cols, GATES, FACTORS, PARTS, QVK_PARTS, GPU
@@ -131,7 +141,7 @@ def attention_kernel(
     NUM_HEADS: tl.constexpr, HEADS: tl.constexpr, PACK: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr,
     HAS_TIME: tl.constexpr, SHIFT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     PAD: tl.constexpr, UNROLLED: tl.constexpr, PARTS: tl.constexpr, CHAINED: tl.constexpr,
-    GPU: tl.constexpr, DEPENDENT: tl.constexpr, CACHED: tl.constexpr,
+    AHEAD: tl.constexpr, GPU: tl.constexpr, DEPENDENT: tl.constexpr, CACHED: tl.constexpr,
 ):  # fmt: skip
     """A = scale times `attended`, (L, NUM_HEADS * VP).
 
@@ -148,8 +158,8 @@ def attention_kernel(
     accs = attended(
         QVK, sequence, qvk_start, length, start_m, head,
         times, position_weights, time_table, num_times, width,
-        NUM_HEADS, HEADS, PACK, KP, VP, HAS_TIME, SHIFT, BLOCK_M, BLOCK_N, PAD, UNROLLED, PARTS, CHAINED, GPU,
-        DEPENDENT,
+        NUM_HEADS, HEADS, PACK, KP, VP, HAS_TIME, SHIFT, BLOCK_M, BLOCK_N, PAD, UNROLLED, PARTS, CHAINED,
+        AHEAD, GPU, DEPENDENT,
     )  # fmt: skip
     rows = start_m + tl.arange(0, BLOCK_M)
     unit = scale * unit_of(PARTS)

@@ -167,6 +167,7 @@ def _block(
         PARTS=parameters.products.projections,
         QVK_PARTS=parameters.products.attention,
         CHAINED=tile.is_chained,
+        AHEAD=tile.is_ahead,
         GPU=on_gpu(parameters),
         DEPENDENT=is_dependent,
         LAST=is_last,

@@ -127,6 +127,7 @@ def _attention(
         UNROLLED=unrolled(batch, tile),
         PARTS=parameters.products.attention,
         CHAINED=tile.is_chained,
+        AHEAD=tile.is_ahead,
         GPU=on_gpu(parameters),
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,

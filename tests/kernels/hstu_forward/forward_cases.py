@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 
 from configs import load_case
@@ -95,6 +97,8 @@ def verdict(config, model, precision: str, lengths: tuple[int, ...], run, scale:
     return judge(oracle, reference, result, PRECISIONS[precision], longest_sum, modules=modules)
 
 
+# Triton's kernels, on every device.
+triton_forward = functools.partial(HSTUForward, backend="triton")
 LENGTHS = (30, 1, 51, 17)
 # Blocks of rows inside blocks of columns and the other way round, each row's end in, before and behind one.
 TILES = (

@@ -18,6 +18,7 @@ from tests.kernels.hstu_forward.forward_cases import (
     settings_of,
     sized,
     small_model,
+    triton_forward,
     verdict,
 )
 from tests.kernels.marks import DEVICE, needs_triton
@@ -66,7 +67,7 @@ def whole(forward: HSTUForward, ids, times, lengths) -> torch.Tensor:
 def forward_for(dot: str, schedule: Schedule | None = None, **changes) -> tuple[HSTUForward, torch.nn.Module]:
     config, model = small_model(**changes)
     state = {name: x.to(DEVICE) for name, x in model.state_dict().items()}
-    return HSTUForward(state, settings_of(config, model), dot, schedule), model
+    return triton_forward(state, settings_of(config, model), dot, schedule), model
 
 
 @needs_triton
@@ -90,7 +91,7 @@ def test_steps_are_the_model(changes, dot):
     settings = settings_of(config, model)
 
     def run(state, ids, offsets, times, longest):
-        return stepped(HSTUForward(state, settings, dot), ids, offsets, times, longest, STEPS)
+        return stepped(triton_forward(state, settings, dot), ids, offsets, times, longest, STEPS)
 
     actual = verdict(config, model, "fp32", LENGTHS, run)
     assert actual.passed, actual.reason

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from kernels.hstu_forward import HSTUForward, tiles, weights
+from kernels.hstu_forward import tiles, weights
 from tests.kernels.hstu_forward.forward_cases import (
     BOUNDARIES,
     LENGTHS,
@@ -15,6 +15,7 @@ from tests.kernels.hstu_forward.forward_cases import (
     settings_of,
     sized,
     small_model,
+    triton_forward,
     verdict,
 )
 from tests.kernels.marks import needs_triton
@@ -33,7 +34,7 @@ FAULTS = {
 def test_a_wrong_setting_is_caught(fault):
     config, model = small_model()
     settings = FAULTS[fault](settings_of(config, model))
-    actual = verdict(config, model, "fp32", LENGTHS, lambda state, *a: HSTUForward(state, settings)(*a))
+    actual = verdict(config, model, "fp32", LENGTHS, lambda state, *a: triton_forward(state, settings)(*a))
     assert not actual.passed
 
 
@@ -47,7 +48,7 @@ def test_every_parameter_of_a_block_counts(name, block):
 
     def run(state, *arguments):
         key = f"_hstu._attention_layers.{block}.{name}"
-        return HSTUForward({**state, key: state[key] * 1.01}, settings)(*arguments)
+        return triton_forward({**state, key: state[key] * 1.01}, settings)(*arguments)
 
     assert not verdict(config, model, "fp32", LENGTHS, run).passed
 
@@ -102,7 +103,7 @@ def test_a_fault_of_the_kernel_is_caught(fault, tmp_path, monkeypatch):
     config, model = small_model()
     settings = settings_of(config, model)
     actual = verdict(
-        config, model, "fp32", BOUNDARIES, lambda state, *a: HSTUForward(state, settings)(*a), scale=10**5
+        config, model, "fp32", BOUNDARIES, lambda state, *a: triton_forward(state, settings)(*a), scale=10**5
     )
     assert not actual.passed
 
@@ -123,14 +124,18 @@ def test_a_fault_of_heads_in_one_tile_is_caught(fault, tmp_path, monkeypatch):
     monkeypatch.setattr(triton_launch, "block_kernel", faulty.block_kernel)
     config, model = small_model(**sized(40, 4, 7, 7))
     settings = settings_of(config, model)
-    actual = verdict(config, model, "fp32", LENGTHS, lambda state, *a: HSTUForward(state, settings)(*a))
+    actual = verdict(config, model, "fp32", LENGTHS, lambda state, *a: triton_forward(state, settings)(*a))
     assert not actual.passed
 
 
 # In the source of a block in three kernels, each with a schedule that reaches it.
 WIDE_FAULTS = {
-    "a projection of rows without their mean": ("(x - mean[:, None])", "x", "in steps"),
-    "a projection without its norm": ("normalized(x, inner, eps, D)", "x", "all at once"),
+    "a projection of rows without their mean": (
+        "(x.to(tl.float32) - mean[:, None])",
+        "x.to(tl.float32)",
+        "in steps",
+    ),
+    "a projection without its norm": ("normalized(x.to(tl.float32), inner, eps, D)", "x", "all at once"),
     "the norm over padded heads": ("cols % PAD < DIM", "cols % PAD < PAD", "in steps"),
     "no residual": ("acc += tl.load(X + at", "acc += 0.0 * tl.load(X + at", "whole rows"),
     "the bias of the first columns": (
@@ -156,7 +161,7 @@ def faulty_wide_verdict(fault, heads, name, tmp_path, monkeypatch):
     settings = settings_of(config, model)
 
     def run(state, *arguments):
-        return HSTUForward(state, settings, "fp16x3", WIDE[name])(*arguments)
+        return triton_forward(state, settings, "fp16x3", WIDE[name])(*arguments)
 
     return verdict(config, model, "fp32", LENGTHS, run)
 
@@ -199,5 +204,5 @@ def test_a_fault_of_the_mask_is_caught(edge, monkeypatch):
     monkeypatch.setattr(weights, "_causal", faulty)
     config, model = small_model()
     settings = settings_of(config, model)
-    actual = verdict(config, model, "fp32", LENGTHS, lambda state, *a: HSTUForward(state, settings)(*a))
+    actual = verdict(config, model, "fp32", LENGTHS, lambda state, *a: triton_forward(state, settings)(*a))
     assert not actual.passed

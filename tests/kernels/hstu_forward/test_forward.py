@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kernels.hstu_attention.buckets import bucket_table, time_bucket
-from kernels.hstu_forward import HSTUForward, tiles, weights
+from kernels.hstu_forward import tiles, weights
 from kernels.hstu_forward.tiles import AttentionTile
 from tests.kernels.hstu_forward.forward_cases import (
     BOUNDARIES,
@@ -21,6 +21,7 @@ from tests.kernels.hstu_forward.forward_cases import (
     settings_of,
     sized,
     small_model,
+    triton_forward,
     verdict,
 )
 from tests.kernels.marks import DEVICE, GPU, needs_gpu, needs_triton
@@ -44,7 +45,11 @@ def test_the_fused_forward_is_the_model(precision, dot_precision):
     config, model = small_model()
     settings = settings_of(config, model)
     actual = verdict(
-        config, model, precision, LENGTHS, lambda state, *a: HSTUForward(state, settings, dot_precision)(*a)
+        config,
+        model,
+        precision,
+        LENGTHS,
+        lambda state, *a: triton_forward(state, settings, dot_precision)(*a),
     )
     assert actual.passed, actual.reason
 
@@ -64,7 +69,11 @@ def test_every_cut_of_a_block_is_the_model(tile, dot_precision, monkeypatch):
     settings = settings_of(config, model)
     monkeypatch.setattr(tiles, "block_tile", lambda *_: tile)
     actual = verdict(
-        config, model, "fp32", BOUNDARIES, lambda state, *a: HSTUForward(state, settings, dot_precision)(*a)
+        config,
+        model,
+        "fp32",
+        BOUNDARIES,
+        lambda state, *a: triton_forward(state, settings, dot_precision)(*a),
     )
     assert actual.passed, actual.reason
 
@@ -78,7 +87,7 @@ def test_every_cut_of_an_attention_is_the_model(heads, monkeypatch):
     for tile in (AttentionTile(16, 32, 4, 1, heads=heads), AttentionTile(32, 16, 4, 2, heads=heads)):
         monkeypatch.setattr(tiles, "attention_tile", lambda *_, tile=tile: tile)
         actual = verdict(
-            config, model, "fp32", BOUNDARIES, lambda state, *a: HSTUForward(state, settings, "fp16x3")(*a)
+            config, model, "fp32", BOUNDARIES, lambda state, *a: triton_forward(state, settings, "fp16x3")(*a)
         )
         assert actual.passed, actual.reason
 
@@ -105,7 +114,7 @@ def test_other_shapes_are_the_model_too(changes, dot_precision):
     config, model = small_model(**changes)
     settings = settings_of(config, model)
     actual = verdict(
-        config, model, "fp32", LENGTHS, lambda state, *a: HSTUForward(state, settings, dot_precision)(*a)
+        config, model, "fp32", LENGTHS, lambda state, *a: triton_forward(state, settings, dot_precision)(*a)
     )
     assert actual.passed, actual.reason
 
@@ -120,7 +129,7 @@ def test_every_cut_of_a_wide_block_is_the_model(name):
         model,
         "fp32",
         BOUNDARIES,
-        lambda state, *a: HSTUForward(state, settings, "fp16x3", WIDE[name])(*a),
+        lambda state, *a: triton_forward(state, settings, "fp16x3", WIDE[name])(*a),
     )
     assert actual.passed, actual.reason
 
@@ -141,7 +150,7 @@ def test_nothing_depends_on_memory_that_nobody_wrote(tile, monkeypatch):
     try:
         assert torch.empty(3).isnan().all()
         actual = verdict(
-            config, model, "fp32", BOUNDARIES, lambda state, *a: HSTUForward(state, settings)(*a)
+            config, model, "fp32", BOUNDARIES, lambda state, *a: triton_forward(state, settings)(*a)
         )
     finally:
         torch.use_deterministic_algorithms(False)
@@ -186,7 +195,7 @@ def test_a_captured_graph_serves_smaller_batches(precision):
 def test_no_rows_give_no_rows():
     config, model = small_model()
     state = {name: x.to(DEVICE) for name, x in model.state_dict().items()}
-    forward = HSTUForward(state, settings_of(config, model))
+    forward = triton_forward(state, settings_of(config, model))
     times = torch.zeros(2, 51, dtype=torch.int64, device=DEVICE)
     ids = torch.empty(0, dtype=torch.int64, device=DEVICE)
     assert forward(ids, torch.zeros(3, dtype=torch.int64, device=DEVICE), times, 0).shape == (0, 50)
@@ -198,22 +207,22 @@ def test_what_does_not_fit_is_refused_by_name():
     settings = settings_of(config, model)
     state = {name: x.to(DEVICE) for name, x in model.state_dict().items()}
     with pytest.raises(ValueError, match="dot_precision='fast'"):
-        HSTUForward(state, settings, "fast")
+        triton_forward(state, settings, "fast")
     with pytest.raises(ValueError, match="_embedding_module._item_emb.weight is missing"):
-        HSTUForward({}, settings)
+        triton_forward({}, settings)
     with pytest.raises(ValueError, match=r"_uvqk: shape \(50, 200\), but num_heads=3"):
-        HSTUForward(state, replace(settings, num_heads=3))
+        triton_forward(state, replace(settings, num_heads=3))
     half = {name: x.half() if x.is_floating_point() else x for name, x in state.items()}
     with pytest.raises(ValueError, match="needs float32, not torch.float16"):
-        HSTUForward(half, settings, "fp16x3")
+        triton_forward(half, settings, "fp16x3")
     key = "_hstu._attention_layers.1._o.weight"
     with pytest.raises(ValueError, match=f"{key}: an element is beyond 2,047"):
-        HSTUForward({**state, key: state[key] * 1e9}, settings, "fp16x3")
-    forward, times = HSTUForward(state, settings), torch.zeros(1, 51, dtype=torch.int64, device=DEVICE)
+        triton_forward({**state, key: state[key] * 1e9}, settings, "fp16x3")
+    forward, times = triton_forward(state, settings), torch.zeros(1, 51, dtype=torch.int64, device=DEVICE)
     with pytest.raises(ValueError, match="max_seq_len=52: the model's width has room for 51"):
         forward(times[0], torch.tensor([0, 51], device=DEVICE), times, 52)
     with pytest.raises(ValueError, match="max_seq_len=51: timestamps has room for 50"):
         forward(times[0], torch.tensor([0, 51], device=DEVICE), times[:, :50], 51)
     key = "_hstu._attention_layers.1._rel_attn_bias._pos_w"
     with pytest.raises(ValueError, match=f"{key} is missing"):
-        HSTUForward({name: x for name, x in state.items() if name != key}, settings)
+        triton_forward({name: x for name, x in state.items() if name != key}, settings)

@@ -236,7 +236,7 @@ def test_no_other_backend_takes_the_place_of_one_that_cannot_run():
 
 def test_an_unknown_backend_is_refused():
     config, model = small_model()
-    with pytest.raises(ValueError, match=r"backend='cuda': choose one of \('triton', 'hopper'\)"):
+    with pytest.raises(ValueError, match=r"backend='cuda': choose one of \('auto', 'triton', 'hopper'\)"):
         HSTUForward(model.state_dict(), settings_of(config, model), backend="cuda")
 
 

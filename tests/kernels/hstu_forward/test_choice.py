@@ -1,0 +1,110 @@
+"""The choice between the forward's two forms: a rule of device and shape, told with its reason."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kernels.hstu_forward import GraphedHSTUForward, HSTUForward, choice
+from kernels.hstu_forward.hopper_launch import LONGEST
+from tests.kernels.hstu_forward.forward_cases import LENGTHS, batch, rows, settings_of, sized, small_model
+from tests.kernels.hstu_forward.test_hopper import needs_hopper, parameters_of
+from tests.kernels.marks import DEVICE, needs_triton
+
+ONE, TWO, EIGHT = sized(50, 1, 50, 50), sized(50, 2, 25, 25), sized(64, 8, 8, 8)
+
+
+def chosen(sequences: int, longest: int, multiprocessors: int = 132, dtype=torch.bfloat16, **changes) -> str:
+    parameters = parameters_of(dtype, "fp16x3" if dtype == torch.float32 else "ieee", **changes)
+    return choice.of_shape(parameters, sequences, longest, multiprocessors).backend
+
+
+def test_the_cuda_kernel_takes_batches_of_fewer_groups_a_multiprocessor_than_tiles_of_heads():
+    # 211 rows are 14 groups.
+    assert [chosen(n, 211, **ONE) for n in (1, 9, 10, 128)] == ["hopper", "hopper", "triton", "triton"]
+    assert [chosen(n, 211, **TWO) for n in (1, 18, 19)] == ["hopper", "hopper", "triton"]
+    # Eight heads of 8 elements are four tiles. 61 rows are 4 groups.
+    assert [chosen(n, 61, **EIGHT) for n in (128, 132, 133)] == ["hopper", "hopper", "triton"]
+    # Three heads of up to 16 elements share no tile.
+    assert [chosen(n, 61, **sized(48, 3, 9, 16)) for n in (99, 100)] == ["hopper", "triton"]
+
+
+def test_the_multiprocessors_count():
+    assert [chosen(9, 211, count, **ONE) for count in (125, 126)] == ["triton", "hopper"]
+
+
+def test_float32_takes_fewer_groups_of_long_rows_and_as_many_of_short_ones():
+    assert [chosen(n, 211, dtype=torch.float32, **TWO) for n in (14, 15)] == ["hopper", "triton"]
+    assert [chosen(n, 64, dtype=torch.float32, **TWO) for n in (66, 67)] == ["hopper", "triton"]
+    # A multiprocessor for each group is enough.
+    assert [chosen(n, 211, dtype=torch.float32, **ONE) for n in (9, 10)] == ["hopper", "triton"]
+
+
+def test_one_block_of_one_head_and_rows_without_room_take_triton():
+    assert chosen(1, 51, num_blocks=1, **ONE) == "triton"
+    assert chosen(1, 51, num_blocks=1, **TWO) == "hopper"
+    assert [chosen(1, n, **TWO) for n in (LONGEST, LONGEST + 1)] == ["hopper", "triton"]
+
+
+def test_a_model_that_the_kernel_does_not_take_has_triton_s_form_with_the_reason(monkeypatch):
+    monkeypatch.setattr(choice.hopper_launch, "not_hopper", lambda device: "")
+    monkeypatch.setattr(choice, "missing_compiler", lambda: "")
+    assert choice.of_model(parameters_of(**TWO), 128, has_schedule=False) is None
+    for reason, found in (
+        ("the schedule is one of Triton's", choice.of_model(parameters_of(**TWO), 128, has_schedule=True)),
+        ("254 time buckets, not 255", choice.of_model(parameters_of(**TWO), 255, has_schedule=False)),
+        ("D is 100", choice.of_model(parameters_of(**sized(100, 2, 25, 25)), 128, has_schedule=False)),
+    ):
+        assert found.backend == "triton"
+        assert reason in found.reason
+    monkeypatch.setattr(choice, "missing_compiler", lambda: "CUDA C++ needs nvcc")
+    found = choice.of_model(parameters_of(**TWO), 128, has_schedule=False)
+    assert found == choice.refused("model", "CUDA C++ needs nvcc")
+
+
+@needs_triton
+@pytest.mark.skipif(DEVICE.type == "cuda", reason="there is a CUDA device")
+def test_the_default_tells_its_form_and_why():
+    config, model = small_model()
+    forward = HSTUForward(model.state_dict(), settings_of(config, model), "fp16x3")
+    found = forward.choice(1, 51)
+    assert (found.backend, "capability 9.0, not cpu" in found.reason) == ("triton", True)
+    assert "backend='auto': triton: the CUDA C++ kernel does not take the model" in repr(forward)
+    named = HSTUForward(model.state_dict(), settings_of(config, model), "fp16x3", backend="triton")
+    assert str(named.choice(1, 51)) == "triton: it is asked for"
+
+
+@needs_hopper
+@pytest.mark.parametrize(("sequences", "form"), [(1, "hopper"), (128, "triton")])
+def test_the_default_has_the_bits_of_the_chosen_form(sequences, form):
+    config, model = small_model()
+    state = {name: x.to(DEVICE, torch.bfloat16) for name, x in model.state_dict().items()}
+    settings = settings_of(config, model)
+    lengths = (LENGTHS * sequences)[:sequences]
+    padded, ids, times = batch(model, lengths)
+    offsets = torch.tensor((0, *lengths)).cumsum(0)
+    arguments = [x.to(DEVICE) for x in (rows(ids, padded), offsets, times)]
+    default = HSTUForward(state, settings)
+    found = default.choice(sequences, max(LENGTHS))
+    assert found.backend == form
+    expected = HSTUForward(state, settings, backend=form)(*arguments, max(LENGTHS))
+    assert torch.equal(default(*arguments, max(LENGTHS)), expected)
+    graph = GraphedHSTUForward(default, sequences, arguments[0].numel(), max(LENGTHS), times.size(1))
+    assert torch.equal(graph(*arguments), expected)
+    assert graph.choice == found
+    assert str(found) in repr(graph)
+    assert "hopper or triton by the batch" in repr(default)
+
+
+@needs_hopper
+def test_the_default_takes_tensors_that_the_cuda_kernel_does_not_and_has_a_cache():
+    config, model = small_model()
+    state = {name: x.to(DEVICE, torch.bfloat16) for name, x in model.state_dict().items()}
+    default = HSTUForward(state, settings_of(config, model))
+    padded, ids, times = (x.to(DEVICE) for x in batch(model, LENGTHS))
+    flat, offsets = rows(ids, padded), torch.tensor((0, *LENGTHS), device=DEVICE).cumsum(0)
+    expected = HSTUForward(state, settings_of(config, model), backend="triton")(flat, offsets, times, 51)
+    assert torch.equal(default(flat.short(), offsets, times, 51), expected)
+    cache = default.empty_cache(len(LENGTHS), 51)
+    states = default.extend(cache, flat, offsets, torch.zeros_like(offsets[1:]), times, 51, 51)
+    assert torch.equal(states, expected)
