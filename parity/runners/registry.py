@@ -21,6 +21,7 @@ class Entry:
         plain_on_cpu: Whether every run on a machine without a GPU has it: there its kernels are plain.
         packages: Advice for a machine where its packages cannot be imported.
         form: Name of the case's form that it runs; empty for the case itself.
+        translated_by: Libraries that translate the reference's own program for it; empty for another one.
     """
 
     description: str
@@ -29,6 +30,7 @@ class Entry:
     plain_on_cpu: bool = False
     packages: str = "`pip install -r requirements.txt`"
     form: str = ""
+    translated_by: str = ""
 
 
 _TRIPY = "run inside NVIDIA's Tripy container, or use `make parity`"
@@ -48,11 +50,13 @@ REGISTRY: dict[str, Entry] = {
         "torch.compile on the dense reference",
         "parity.runners.torch.compiled:TorchCompileRunner",
         by_name_only=True,
+        translated_by="PyTorch's compiler",
     ),
     "torch_compile_graphs": Entry(
         "the same with CUDA graphs; on a GPU only",
         "parity.runners.torch.compiled:TorchCompileGraphsRunner",
         by_name_only=True,
+        translated_by="PyTorch's compiler",
     ),
     "tripy": Entry(
         "the Tripy port: on TensorRT in NVIDIA's containers, on the portable runtime elsewhere",
@@ -99,12 +103,14 @@ REGISTRY: dict[str, Entry] = {
         "parity.runners.onnx.onnxruntime:OnnxRuntimeRunner",
         by_name_only=True,
         packages="`pip install onnxruntime onnx onnxscript`",
+        translated_by="the export to ONNX or ONNX Runtime",
     ),
     "tensorrt_onnx": Entry(
         "the same graph built by TensorRT through Polygraphy; run where it supports the GPU",
         "parity.runners.onnx.tensorrt:TensorRTOnnxRunner",
         by_name_only=True,
         packages="`pip install polygraphy onnx onnxscript`",
+        translated_by="the export to ONNX or TensorRT",
     ),
 }
 _ORACLE = Entry(

@@ -36,7 +36,7 @@ from parity.verdict.comparison import Comparison, compare_runners
 from parity.verdict.diagnosis import with_own_leak
 from parity.verdict.error_map import with_error_maps
 from parity.verdict.evidence import Evidence, Results
-from parity.verdict.explanation import explain_between, explain_tap, with_cause
+from parity.verdict.explanation import explain_between, explain_tap, with_cause, with_translation
 from parity.verdict.judgement import Diagnosis, RunnerJudgement
 from parity.verdict.notes import notes
 from parity.verdict.result_names import comparable
@@ -123,7 +123,8 @@ def judge_batch(
             grounds, own = comparison.evidence or evidence, comparison.results or own
             grounds.rerun = None if name in diagnosed else _rerun(case, folder)
             grounds.run_oracle = None if grounds.rerun is None else grounds.rerun.call
-            judgements[name] = _judge_runner(grounds, own, comparison, runner, expected_rows, batch)
+            own = _judge_runner(grounds, own, comparison, runner, expected_rows, batch)
+            judgements[name] = with_translation(own, name)
     of_reference = judgements.get(REFERENCE)
     own_leak = of_reference.padding_leak if of_reference else ""
     return {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -11,10 +12,11 @@ import torch
 from parity.capture.captures import argument_keys
 from parity.capture.names import TapName
 from parity.inputs.masks import bits
+from parity.runners.registry import REGISTRY
 from parity.verdict.causes import cause
 from parity.verdict.comparison import Comparison
 from parity.verdict.evidence import Evidence, Results
-from parity.verdict.judgement import MODEL_OUTPUT, TapJudgement
+from parity.verdict.judgement import MODEL_OUTPUT, RunnerJudgement, TapJudgement
 from parity.verdict.patterns import FailedTensor, all_at, explain, is_place, named_axes
 from parity.verdict.rule import Verdict
 
@@ -31,6 +33,21 @@ def explain_tap(evidence: Evidence, results: Results, tap: TapJudgement) -> tupl
     port = results.untapped.get(tap.tap)
     port = results.tapped.get(tap.tap) if port is None else port
     return _explain(evidence, evidence.oracle.get(tap.tap), port, tap.tap, tap.accumulated)
+
+
+def with_translation(judgement: RunnerJudgement, runner: str) -> RunnerJudgement:
+    """The judgement, with the cause of a failure where the runner's program is the reference's own.
+
+    Only the libraries that translate the program stand between it and the reference.
+    """
+    libraries = REGISTRY[runner].translated_by if runner in REGISTRY else ""
+    diagnosis = judgement.diagnosis
+    if not libraries or diagnosis is None or diagnosis.kind == "none":
+        return judgement
+    text = (
+        f"it is the reference's own program, which eager PyTorch runs right: {libraries} makes the difference"
+    )
+    return replace(judgement, diagnosis=replace(diagnosis, explanation=(text, *diagnosis.explanation)))
 
 
 def explain_alone(evidence: Evidence, port: torch.Tensor | None, tap: TapJudgement) -> tuple[str, ...]:

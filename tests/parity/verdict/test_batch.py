@@ -189,6 +189,27 @@ def test_a_module_that_passes_does_not_explain_the_code_around_it(folder, monkey
     assert judged(folder)[PORT].diagnosis.explanation == explanation
 
 
+@pytest.mark.parametrize(
+    ("name", "libraries"),
+    [
+        ("torch_compile", "PyTorch's compiler"),
+        ("onnxruntime", "the export to ONNX or ONNX Runtime"),
+        (PORT, ""),
+    ],
+)
+def test_a_wrong_translation_of_the_reference_is_no_fault_of_a_port(folder, name, libraries):
+    def explanation(output):
+        write(folder, name, untapped=Capture({OUTPUT: output}))
+        record = RunnerRecord(label=name, taps_modules=False, appends=False)
+        return judged(folder, **{name: record})[name].diagnosis.explanation
+
+    (*_, last) = told = explanation(1.5 * TENSORS[OUTPUT])
+    assert last.startswith("equals the oracle times 1.5")
+    program = "it is the reference's own program, which eager PyTorch runs right: "
+    assert told[:-1] == ((f"{program}{libraries} makes the difference",) if libraries else ())
+    assert explanation(TENSORS[OUTPUT]) == ()
+
+
 def test_every_tap_has_its_notes(folder, monkeypatch):
     monkeypatch.setattr(batch, "notes", lambda evidence, results, comparison, tap: (f"of {tap.tap}",))
     assert {tap.tap: tap.notes for tap in judged(folder)[PORT].taps} == {
