@@ -35,41 +35,6 @@ def _detected(scale, port=VALUES, l2=INF):
 
 
 @pytest.mark.parametrize("scale", [1e-6, 3e-4, 0.01, 0.3, 0.9])
-def test_one_number_of_a_batch_has_the_whole_floor_for_good():
-    """A loss has its own roundings in a batch of any size: 2 u in bf16, of which a right port may use all."""
-    for name, by_nature in (("bf16", True), ("fp16", False), ("fp32", False)):
-        bound = bound_for(PRECISIONS[name], 8)
-        assert (bound.lasting(0.0), bound.lasting(0.0, is_of_batch=True)) == (bound.floor / 2, bound.floor)
-        reason = why_by_nature(bound.lasting(0.0, is_of_batch=True), Rows(1, 1, 1.0, is_of_batch=True))
-        assert bool(reason) == by_nature
-        assert (
-            reason.startswith("one number of the whole batch has roundings of up to 0.0078, ")
-            or not by_nature
-        )
-
-
-@pytest.mark.parametrize(
-    ("shape", "batch_size", "is_of_batch"),
-    [
-        ((), 1, True),
-        ((1,), 1, False),
-        ((1,), 2, True),
-        ((2,), 2, False),
-        ((1, 8), 4, True),
-        ((4, 1), 4, False),
-    ],
-)
-def test_one_row_where_the_batch_has_several_is_of_the_batch(shape, batch_size, is_of_batch):
-    values = torch.ones(shape, dtype=torch.float64)
-    verdict = Standard(values, values.float(), bound_for(PRECISIONS["fp32"], 8), batch_size=batch_size).judge(
-        values.float()
-    )
-    assert verdict.rows.is_of_batch == is_of_batch
-    later = Rows(1, 1, 1.0, is_of_batch=True)
-    assert verdict.rows.and_later(later).is_of_batch
-    assert later.and_later(verdict.rows).is_of_batch
-
-
 def test_of_an_exact_port_it_is_the_limit(scale):
     assert _detected(scale) == pytest.approx(scale * ROUNDING_MARGIN, rel=1e-9)
     assert _detected(INF, l2=scale) == pytest.approx(scale * ROUNDING_MARGIN, rel=1e-9)
@@ -174,3 +139,38 @@ def test_small_batches_grow_to_the_most_rows(rows, times):
 @pytest.mark.parametrize("rows", [256, 257, 100_000])
 def test_large_batches_grow_as_far_as_before(rows):
     assert list(multiples(rows)) == [4, 16, 64]
+
+
+def test_one_number_of_a_batch_has_the_whole_floor_for_good():
+    """A loss has its own roundings in a batch of any size: 2 u in bf16, of which a right port may use all."""
+    for name, by_nature in (("bf16", True), ("fp16", False), ("fp32", False)):
+        bound = bound_for(PRECISIONS[name], 8)
+        assert (bound.lasting(0.0), bound.lasting(0.0, is_of_batch=True)) == (bound.floor / 2, bound.floor)
+        reason = why_by_nature(bound.lasting(0.0, is_of_batch=True), Rows(1, 1, 1.0, is_of_batch=True))
+        assert bool(reason) == by_nature
+        assert (
+            reason.startswith("one number of the whole batch has roundings of up to 0.0078, ")
+            or not by_nature
+        )
+
+
+@pytest.mark.parametrize(
+    ("shape", "batch_size", "is_of_batch"),
+    [
+        ((), 1, True),
+        ((1,), 1, False),
+        ((1,), 2, True),
+        ((2,), 2, False),
+        ((1, 8), 4, True),
+        ((4, 1), 4, False),
+    ],
+)
+def test_one_row_where_the_batch_has_several_is_of_the_batch(shape, batch_size, is_of_batch):
+    values = torch.ones(shape, dtype=torch.float64)
+    verdict = Standard(values, values.float(), bound_for(PRECISIONS["fp32"], 8), batch_size=batch_size).judge(
+        values.float()
+    )
+    assert verdict.rows.is_of_batch == is_of_batch
+    later = Rows(1, 1, 1.0, is_of_batch=True)
+    assert verdict.rows.and_later(later).is_of_batch
+    assert later.and_later(verdict.rows).is_of_batch
