@@ -33,6 +33,8 @@ MORE_ROWS_NAME = "more rows"
 """Beginning of the names of further batches."""
 MORE_ROWS_SEED = 1_000
 """Distance of the first further batch's seed from the case's own; a plan's seeds are nearer."""
+_DRAWN_TWICE_BYTES = 1 << 26
+"""Largest inputs that are drawn twice."""
 _SIZES_TRIED = 3
 """Batch sizes that are tried, one above another: a case may refuse one that equals another axis."""
 
@@ -140,12 +142,33 @@ def make_inputs(case: Case, data: Any = None) -> RunInputs:
     checked = [_checked(case, batch) for batch in content.inputs]
     if not checked:
         raise UserError("inputs", case.name, "has no batch", "make at least one")
+    if data is None:
+        _require_repeatable(case, checked)
     if data is None and len(checked) == 1:
         batches = _planned(case, checked[0])
     else:
         batches = [NamedInputs(f"batch {number}", "", inputs) for number, inputs in enumerate(checked)]
     labels = tuple(_read_only(case, batch) for batch in content.labels)
     return RunInputs(tuple(batches), labels, content.source, dict(content.counts))
+
+
+def _require_repeatable(case: Case, drawn: Sequence[CaseInputs]) -> None:
+    """Raises `UserError` where a second call draws other numbers: nobody else gets such inputs.
+
+    Large inputs are not drawn twice: that takes their time and memory again.
+    """
+    if sum(array.nbytes for inputs in drawn for array in inputs.values()) > _DRAWN_TWICE_BYTES:
+        return
+    with of_case(case, "make_inputs"):
+        content = case.make_inputs()
+    again = content.inputs if isinstance(content, Batches) else [content]
+    if [inputs.digest for inputs in drawn] != [_read_only(case, arrays).digest for arrays in again]:
+        raise UserError(
+            "make_inputs",
+            f"seed {case.seed}",
+            f"gives other arrays in a second call, in {case.name}",
+            "draw all numbers from np.random.default_rng(self.seed)",
+        )
 
 
 def _planned(case: Case, typical: CaseInputs) -> list[NamedInputs]:

@@ -16,8 +16,10 @@ from parity.capture.names import TapName
 from parity.capture.store import is_saved, open_capture, open_recorded
 from parity.case import Case
 from parity.case.contract import elements_at_boundary
+from parity.case.plan import TYPICAL
 from parity.execution.folder import CaseFolder, PrecisionFolder, RunnerFolder
 from parity.execution.record import (
+    NOT_HERE,
     ORACLE,
     REFERENCE,
     Record,
@@ -346,6 +348,8 @@ def _blame(comparison: Comparison, record: RunnerRecord) -> Diagnosis:
 def _without_verdict(record: RunnerRecord, blocked: str, batch: str) -> RunnerJudgement:
     status = record.status if record.status is not Status.OK else Status.ERROR
     reason = record.reason or blocked
+    if batch not in ("", TYPICAL) and status not in NOT_HERE:
+        reason = f"{reason}, in batch {batch}"
     if status is Status.REFUSED:
         # A refused graph is a fault of the port and fails without a comparison.
         diagnosis = Diagnosis("check", text=record.reason, batch=batch)

@@ -122,3 +122,57 @@ def test_results_that_fit():
         "plan": lambda self: iter(()),
     }
     parity.check(type("Fitting", (Right,), methods)(), ("fp32",)).raise_if_failed()
+
+
+def test_inputs_that_do_not_follow_from_the_seed():
+    random = np.random.default_rng(3)
+
+    def make_inputs(self):
+        return {"x": random.standard_normal((ROWS, WIDTH)).astype(np.float32)}
+
+    _refused("make_inputs: seed 0 gives other arrays in a second call, in right", make_inputs=make_inputs)
+
+
+class Rows(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Embedding(9, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x)
+
+
+class RowsPort(tp.Module):
+    def __init__(self, dtype: tp.dtype) -> None:
+        super().__init__()
+        self.layer = tp.Embedding(9, WIDTH, dtype=dtype)
+
+    def forward(self, x: tp.Tensor) -> tp.Tensor:
+        return self.layer(x)
+
+
+def _ids(last: int) -> dict[str, np.ndarray]:
+    return {"x": np.array([*range(8), last])}
+
+
+@pytest.mark.parametrize("names", [("typical",), ("typical", "ends")])
+def test_a_batch_that_the_reference_refuses_is_named(names):
+    """The typical batch needs no name: it is the one that the case makes first."""
+
+    class Lookup(Right):
+        def build_reference(self):
+            return Rows()
+
+        def build_port(self, dtype):
+            return RowsPort(dtype)
+
+        def make_inputs(self):
+            return _ids(8 if "ends" in names else 9)
+
+        def plan(self):
+            yield parity.PlannedBatch("few", "all in the table", _ids(7))
+            yield parity.PlannedBatch("ends", "one behind the table", _ids(9 if "ends" in names else 5))
+
+    text = str(parity.check(Lookup(), ("fp32",)))
+    assert "IndexError: index out of range in self" in text
+    assert ("in batch ends" in text) == ("ends" in names)
