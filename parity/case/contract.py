@@ -47,6 +47,7 @@ def require_batch(case: Case, arrays: Arrays) -> None:
         lambda result: isinstance(result, (int, np.integer)) and result >= 0,
         "return the number of rows",
     )
+    _require_rows(case, arrays, size)
     _call(
         case,
         "dynamic_sizes",
@@ -102,6 +103,28 @@ def require_plan(case: Case, plan: list) -> None:
     for item in plan:
         fix = "yield parity.PlannedBatch(name, purpose, inputs)"
         _require(case, "plan", item, lambda item: isinstance(item, PlannedBatch), fix)
+
+
+def _require_rows(case: Case, arrays: Arrays, size: int) -> None:
+    """Raises `UserError` where `rows` gives other rows than the one asked for."""
+    row = _call(
+        case,
+        "rows",
+        lambda: case.rows(arrays, slice(0, 1)),
+        lambda result: result is None or (_is_named(result) and set(result) == set(arrays)),
+        "return the same arrays with the given rows, or None",
+    )
+    if row is None or size < 2:
+        return
+    with of_case(case, "batch_size_of"):
+        count = case.batch_size_of(row)
+    if count != 1:
+        raise UserError(
+            "rows",
+            f"{count} of {size} rows",
+            f"are no single row of {case.name}",
+            "return the rows asked for",
+        )
 
 
 def _call(case: Case, method: str, call: Callable[[], Any], is_right: Callable[[Any], bool], fix: str) -> Any:

@@ -65,6 +65,9 @@ def _mask(*shape: int, dtype=bool):
         ("batch_size_of", lambda self, arrays: None, "batch_size_of: None"),
         ("entry_arguments", lambda self, arrays: [arrays["x"]], "entry_arguments: a list"),
         ("entry_arguments", lambda self, arrays: {0: arrays["x"]}, "entry_arguments: a dict"),
+        ("rows", lambda self, arrays, rows: [arrays["x"][rows]], "rows: a list"),
+        ("rows", lambda self, arrays, rows: {"y": arrays["x"][rows]}, "rows: a dict"),
+        ("rows", lambda self, arrays, rows: dict(arrays), "rows: 20 of 20 rows are no single row of right"),
         ("boundaries", lambda self: ["Linear"], "boundaries: ['Linear']"),
         ("boundaries", lambda self: {"Linear": 3}, "boundaries: {'Linear': 3}"),
         ("gaps", lambda self: {torch.nn.Linear: "none"}, "gaps: {<class"),
@@ -120,6 +123,7 @@ def test_results_that_fit():
         "weight_scale": lambda self, name, parameter: torch.ones_like(parameter),
         "boundaries": lambda self: {"Linear": lambda x: np.zeros((ROWS, 3), bool)},
         "plan": lambda self: iter(()),
+        "rows": lambda self, arrays, rows: None,
     }
     parity.check(type("Fitting", (Right,), methods)(), ("fp32",)).raise_if_failed()
 
