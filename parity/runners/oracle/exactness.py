@@ -22,7 +22,9 @@ from parity.base.precision import Precision
 
 _ROUNDS_TO_INTEGERS = frozenset("floor ceil round trunc sign floor_divide".split())
 _CLAMPS = frozenset("clamp clamp_min clamp_max hardtanh relu".split())
-_EXACT_OF_WHOLE = frozenset("add sub rsub mul neg abs sum cumsum mm bmm mv dot addmm baddbmm addmv".split())
+_EXACT_OF_WHOLE = frozenset(
+    "add sub rsub mul neg abs remainder fmod sum cumsum mm bmm mv dot addmm baddbmm addmv".split()
+)
 """Operations whose result has no rounding where operands and result are whole and small."""
 _CORNER = 4
 """Elements along each axis that tell most tensors apart from whole numbers."""

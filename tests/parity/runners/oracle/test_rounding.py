@@ -148,10 +148,24 @@ def test_what_is_exact_has_no_error(function):
         lambda x: (x > 0.0).double().cumsum(0),
         lambda x: (x > 0.0).double() @ x.round().T,
         lambda x: x.clone().floor_().add_(2.0),
+        lambda x: torch.remainder(x.round() * 5.0, 3.0),
+        lambda x: torch.fmod(x.round() * 5.0, 3.0),
         lambda x: x / 0.5,
         lambda x: x * -0.125,
     ],
-    ids=["bucket", "bound", "product", "count", "ranks", "one-hot", "in place", "halves", "eighths"],
+    ids=[
+        "bucket",
+        "bound",
+        "product",
+        "count",
+        "ranks",
+        "one-hot",
+        "in place",
+        "hash",
+        "fmod",
+        "halves",
+        "eighths",
+    ],
 )
 def test_whole_numbers_and_powers_of_two_have_no_error(function):
     values = _values(50, 4)
