@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from kernels.hstu_forward.parameters import Parameters
+from kernels.hstu_forward.weights import POSITION_PAD
 
 # Rows up to this length have few blocks of columns: all their biases fit the registers.
 _UNROLLED_ROWS = 256
@@ -105,6 +106,10 @@ class AttentionTile:
     is_ahead: bool = False
     max_registers: int | None = None
 
+    def __post_init__(self) -> None:
+        if self.is_ahead and 2 * self.block_n > POSITION_PAD:
+            raise ValueError(f"is_ahead: block_n={self.block_n} must be at most {POSITION_PAD // 2}")
+
 
 @dataclass(frozen=True)
 class EmbedTile:
@@ -140,7 +145,10 @@ def schedule(parameters: Parameters, batch: Batch, multiprocessors: int) -> Sche
     is_small = has_few_blocks(batch, parameters, multiprocessors)
     if fits_block_kernel(parameters):
         programs = batch.sequences * batch.row_blocks(16)
-        embed = EmbedTile(16, groups=4) if programs <= 2 * multiprocessors else EmbedTile(32)
+        # Programs that share a row embed it anew: worth while only where they leave multiprocessors idle.
+        embed = EmbedTile(16, groups=4 if 2 * programs <= multiprocessors else 1)
+        if programs > 2 * multiprocessors:
+            embed = EmbedTile(32)
         return Schedule(embed, block_tile(batch, parameters, multiprocessors))
     wide = Wide(
         project_tile(batch, parameters, multiprocessors),
@@ -192,6 +200,9 @@ def block_tile(batch: Batch, parameters: Parameters, multiprocessors: int) -> At
         shape = parameters.shape
         held = shape.pack * max(shape.kp, shape.vp) * parameters.products.attention
         block_n = min(block_n, max(64, _UNROLLED_KEYS // held))
+        if _is_single(parameters) and warps == 4 and block_n > 128:
+            # A loop leaves out the columns behind a program's rows.
+            return AttentionTile(block_m, 128, warps, 1, block_c=128, is_ahead=True)
         return AttentionTile(block_m, block_n, warps, 1, block_c=128, is_unrolled=True)
     if is_small:
         return AttentionTile(16, 64, 4, 1)

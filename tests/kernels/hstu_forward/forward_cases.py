@@ -106,6 +106,7 @@ TILES = (
     AttentionTile(32, 16, 4, 2, is_chained=True),
     AttentionTile(16, 16, 4, 1, block_c=16, is_unrolled=True),
     AttentionTile(16, 64, 4, 1, block_c=128, is_unrolled=True),
+    AttentionTile(16, 16, 4, 1, is_ahead=True),
 )
 BOUNDARIES = (16, 0, 33, 1, 32, 51, 17)
 

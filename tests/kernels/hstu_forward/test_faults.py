@@ -63,6 +63,7 @@ SOURCE_FAULTS = {
     "block boundary: a block of columns left out": ("tl.range(0, tl.min", "tl.range(BLOCK_N, tl.min", 1),
     "block boundary: the last block of columns short": ("cols < length)[", "cols < length - 1)[", 0),
     "last partial block of rows": ("if start_m >= length:", "if start_m + BLOCK_M > length:", 1),
+    "the biases of a step for the next one": ("start_n + BLOCK_N if AHEAD", "start_n if AHEAD", 4),
     "bias off by one": ("(PAD + width - 1 + start_n", "(PAD + width + start_n", 0),
     "bias: the row's own time": ("tl.minimum(rows + 1, ", "tl.minimum(rows, ", 0),
     "bias: an edge ignored": ("tl.where(tl.abs(delta) >= edge, ", "tl.where(tl.abs(delta) < 0.0, ", 0),

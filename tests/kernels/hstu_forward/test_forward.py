@@ -191,6 +191,11 @@ def test_a_captured_graph_serves_smaller_batches(precision):
     assert_a_graph_serves_smaller_batches(precision, "ieee", "triton")
 
 
+def test_biases_ahead_stay_in_the_padding():
+    with pytest.raises(ValueError, match="is_ahead: block_n=256 must be at most 128"):
+        AttentionTile(16, 256, 4, 1, is_ahead=True)
+
+
 @needs_triton
 def test_no_rows_give_no_rows():
     config, model = small_model()
