@@ -49,7 +49,7 @@ SCRIPTS = {
     ),
 }
 """Name of the checkout's folder, and words of the output, by script."""
-ALONE = {"nvtripy_compile.py", "inductor_tail.py", "onnxruntime_functions.py"}
+ALONE = {"nvtripy_compile.py", "inductor_tail.py", "onnxruntime_functions.py", "onnx_optimizer.py"}
 """Scripts that need no checkout."""
 
 
@@ -94,6 +94,16 @@ def test_functions_of_a_number_in_exported_graphs():
     # A later version of either library may be right.
     known = "sigmoid silu elu celu selu erfc expm1 log1p logsigmoid".split()
     assert set(names) <= {*known, "logaddexp(x, 0)"}
+
+
+@pytest.mark.full
+def test_constants_that_an_optimizer_drops():
+    pytest.importorskip("onnxscript", reason="the script needs onnxscript: pip install onnxscript")
+    result = run("onnx_optimizer.py")
+    assert result.returncode == 0, result.stderr
+    # A later optimizer may keep them.
+    assert "without the optimizer: Add, Reciprocal" in result.stdout
+    assert re.search(r"\nwith the optimizer: (Reciprocal, Identity|Add, Reciprocal, .*Mul)\n", result.stdout)
 
 
 def test_a_missing_checkout_or_package_ends_with_2_and_the_command_that_brings_it(tmp_path):

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+import onnx_ir.tape
 import torch
 from onnxscript import optimizer
 
@@ -35,6 +36,10 @@ from parity.inputs.weights import rounded
 from parity.runners.onnx.translations import TRANSLATIONS
 
 OPSET = 20
+_NEUTRAL = {"Add": 0.0, "Sub": 0.0, "Mul": 1.0, "Div": 1.0}
+"""Operators, with the constant that changes nothing."""
+_NEARLY = 1e-3
+"""Distance from a neutral constant, far beyond what an optimizer may take for one."""
 IR_VERSION = 10
 """Version of the file format, the one of torch.onnx."""
 # Attribute of the exported wrapper that holds the model.
@@ -103,8 +108,30 @@ class Exported:
         model = ir.Model(
             graph, ir_version=IR_VERSION, producer_name="pytorch", producer_version=torch.__version__
         )
+        _keep_constants(graph)
         optimizer.optimize(model)
         return model
+
+
+def _keep_constants(graph: ir.Graph) -> None:
+    """Give scalars that are nearly neutral an axis of their own, in place.
+
+    The optimizer takes 1e-8 for 0 and 1.00001 for 1, so that it drops a sum with such an epsilon. It knows
+    neutral constants without axes alone.
+    """
+    for node in list(graph):
+        if node.domain or node.op_type not in _NEUTRAL:
+            continue
+        for place, value in enumerate(node.inputs):
+            number = None if value is None else ir.convenience.get_const_tensor(value)
+            other = node.inputs[1 - place]
+            if number is None or number.shape.rank() or not (other and other.shape and other.shape.rank()):
+                continue
+            if 0.0 < abs(float(number.numpy()) - _NEUTRAL[node.op_type]) < _NEARLY:
+                tape = onnx_ir.tape.Tape()
+                kept = tape.op("Constant", [], {"value": ir.tensor(number.numpy().reshape(1))})
+                graph.insert_before(node, tape.nodes)
+                node.replace_input_with(place, kept)
 
 
 def save_model(model: ir.Model, path: Path) -> None:

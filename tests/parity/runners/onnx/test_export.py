@@ -10,8 +10,11 @@ pytest.importorskip("onnxruntime", reason="onnxruntime runs what is exported her
 import onnx_ir as ir
 from onnx import checker, helper
 
+import parity
+from parity.base.precision import PRECISIONS
 from parity.capture.captures import argument_keys
 from parity.capture.torch_hooks import tapped
+from parity.runners import make_runner
 from parity.runners.onnx.export import (
     NotSeparable,
     module_of,
@@ -170,3 +173,39 @@ def test_ir_of_the_runner_is_not_changed_by_cutting():
 
 def test_module_of_a_node_without_scopes_is_empty():
     assert module_of(ir.from_proto(helper.make_node("Relu", ["x"], ["y"]))) == ""
+
+
+@pytest.mark.parametrize("name", ["fp32", "fp16"])
+def test_small_constants_stay(name):
+    """The optimizer takes 1e-8 for 0, and 1.00001 for 1."""
+
+    class Small(torch.nn.Module):
+        def forward(self, x):
+            # The first one is infinite without its summand, of a row of zeros.
+            return (
+                1.0 / (x.float() + 1e-8),
+                x.float() * (1.0 + 8e-6),
+                x.float() - 1e-9,
+                x.float() / (1.0 - 8e-6),
+            )
+
+    class Case(parity.Case):
+        name = "small"
+        batch_size = 4
+        named_outputs = staticmethod(lambda results: dict(zip("abcd", results, strict=True)))
+
+        def build_reference(self):
+            return Small()
+
+        def build_port(self, dtype):
+            raise NotImplementedError
+
+        def make_inputs(self):
+            return {"x": np.geomspace(1e-9, 1.0, 4 * 8).reshape(4, 8).astype(np.float32)}
+
+    case, runner = Case(), make_runner("onnxruntime")
+    runner.load(case, PRECISIONS[name], {})
+    x = case.make_inputs()["x"]
+    expected = Small()(torch.from_numpy(x).to(PRECISIONS[name].dtype))
+    for result, right in zip(runner.run({"x": x}).values(), expected, strict=True):
+        torch.testing.assert_close(result, right, rtol=1e-6, atol=0.0)
