@@ -103,7 +103,7 @@ def test_constants_that_an_optimizer_drops():
     assert result.returncode == 0, result.stderr
     # A later optimizer may keep them.
     assert "without the optimizer: Add, Reciprocal" in result.stdout
-    assert re.search(r"\nwith the optimizer: (Reciprocal, Identity|Add, Reciprocal, .*Mul)\n", result.stdout)
+    assert re.search(r"\nwith the optimizer: (Reciprocal, Identity|Add, Reciprocal.*)\n", result.stdout)
 
 
 def test_a_missing_checkout_or_package_ends_with_2_and_the_command_that_brings_it(tmp_path):

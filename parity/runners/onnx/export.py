@@ -116,7 +116,7 @@ class Exported:
 def _keep_constants(graph: ir.Graph) -> None:
     """Give scalars that are nearly neutral an axis of their own, in place.
 
-    The optimizer takes 1e-8 for 0 and 1.00001 for 1, so that it drops a sum with such an epsilon. It knows
+    The optimizer takes 1e-8 for 0 and 1.000008 for 1, so that it drops a sum with such an epsilon. It knows
     neutral constants without axes alone.
     """
     for node in list(graph):

@@ -177,7 +177,7 @@ def test_module_of_a_node_without_scopes_is_empty():
 
 @pytest.mark.parametrize("name", ["fp32", "fp16"])
 def test_small_constants_stay(name):
-    """The optimizer takes 1e-8 for 0, and 1.00001 for 1."""
+    """The optimizer takes 1e-8 for 0, and 1.000008 for 1."""
 
     class Small(torch.nn.Module):
         def forward(self, x):
