@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 from parity.verdict import elements
 
@@ -38,3 +39,14 @@ def test_the_worst_elements_of_many_blocks():
     assert values[positions].tolist() == [999.5]
     assert positions.tolist() == [int(maxima.argmax()) * elements.BLOCK_ELEMENTS + 1]
     assert sorted(values[elements._largest(values, 3)])[-1] == 999.5
+
+
+@pytest.mark.parametrize(
+    ("bits", "integer", "number"),
+    [(0x7F800001, torch.int32, torch.float32), (0x7C01, torch.int16, torch.float16)],
+)
+def test_a_signalling_nan_of_memory_that_nobody_wrote_is_no_number(bits, integer, number):
+    side = torch.tensor([bits, 0], dtype=integer).view(number)
+    values = elements.compared(side, np.ones(2, dtype=bool))
+    assert values.dtype == np.float64
+    assert list(np.isnan(values)) == [True, False]
