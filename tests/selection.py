@@ -8,7 +8,8 @@ parameters alone, so that every process and every run makes the same one.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any
 
 import pytest
 
@@ -39,6 +40,11 @@ def covering(combinations: Sequence[Values], preferred: Sequence[bool]) -> set[i
             missing -= combinations[best]
             times_taken.update(combinations[best])
     return chosen
+
+
+def first_in_test(values: Iterable[object]) -> list[Any]:
+    """Parameters of a costly test, of which `make test` runs the first: the others are marked `full`."""
+    return [pytest.param(value, marks=pytest.mark.full if at else ()) for at, value in enumerate(values)]
 
 
 @pytest.hookimpl(tryfirst=True)

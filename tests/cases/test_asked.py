@@ -115,6 +115,7 @@ def test_whole_layers_ask_what_the_list_leaves_to_them():
     assert _open(_measured(run, "stu_tiny", "dlrmv3_tiny"), places) != []
 
 
+@pytest.mark.full
 def test_a_served_cache_asks_what_the_list_leaves_to_it():
     def run(case):
         requests = Requests(case, 3, 0, returning=True)

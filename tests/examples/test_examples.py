@@ -4,6 +4,8 @@ import functools
 import html
 import re
 
+import pytest
+
 from examples import conv_net, gpt2_block, sasrec
 from tests.parity.hidden_gpu import without_gpu
 from tools import failure_picture
@@ -49,6 +51,7 @@ def test_the_picture_of_the_readme_shows_the_screen_of_today():
     assert drawn[1:] == today, "write it again: PYTHONPATH=. python tools/failure_picture.py"
 
 
+@pytest.mark.full
 def test_sasrec_passes_with_pytorchs_own_attention():
     result = sasrec.main()
     assert result.passed, result

@@ -16,6 +16,7 @@ from reference import checkpoints
 from reference.checkpoints import BEST, CHECKPOINT, SCHEMA, TrainingError, TrainingFolder, write_atomically
 from reference.training import TRAIN, VALIDATION, Listener, Schedule
 from tests.reference.training_setup import SCHEDULE, SETTINGS, TASKS, Stop, StopAfter, train
+from tests.selection import first_in_test
 
 ALL_SETTINGS = {**SETTINGS, **asdict(SCHEDULE)}
 
@@ -49,7 +50,7 @@ def test_losses_fall_and_the_best_weights_are_kept(name, tmp_path):
     assert changed == {key for key, _ in task.model.named_parameters()}
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", first_in_test(TASKS))
 def test_a_run_ended_after_any_step_continues_to_the_same_bits(name, tmp_path):
     result = train(TASKS[name](), tmp_path / "whole", checkpoint_seconds=0)
     whole = content(tmp_path / "whole")

@@ -222,6 +222,7 @@ def test_a_tile_has_as_many_rows_in_both_languages():
     assert TILE_ROWS == 2 * 64
 
 
+@pytest.mark.full
 @pytest.mark.skipif(NVCC is None, reason="no nvcc")
 def test_every_form_compiles_without_spills_or_serialised_products(tmp_path: Path):
     command = [NVCC, "-std=c++17", "-O3", "-Werror", "all-warnings", "-Xptxas", "-v", *CUDA_FLAGS, "-c"]

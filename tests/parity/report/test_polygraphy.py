@@ -76,6 +76,7 @@ def run_readme(folder, *more):
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("case", CASES)
 def test_polygraphy_run_goes_on_from_here(saved, case):
     folder = files(saved(case), case)

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+import pytest
 from threadpoolctl import threadpool_info
 
 from tests.locations import ROOT
@@ -40,6 +41,7 @@ def _printed(task):
     return ended.stdout
 
 
+@pytest.mark.full
 def test_numpy_has_one_thread_in_each_process_of_a_campaign():
     assert _printed("numpy_threads").split() == ["1"]
 

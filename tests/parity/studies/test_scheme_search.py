@@ -91,6 +91,7 @@ def test_products_inside_a_block_and_its_other_modules_make_the_whole(name):
     assert work.launch_seconds > 0.0
 
 
+@pytest.mark.full
 def test_the_cost_of_a_call_has_what_no_scheme_changes(work, result):
     """Also if everything is quantised, the rest stays."""
     whole = sum(work.own_seconds(path, "fp32") for path in work.matrices) + work.rest_seconds
@@ -113,6 +114,7 @@ def test_products_have_the_sizes_of_a_run(name, path, expected):
     assert matrices[path] == expected
 
 
+@pytest.mark.full
 def test_the_front_falls_from_cheap_to_exact_and_holds_the_best(result):
     costs = [run.seconds for run in result.front]
     errors = [run.error for run in result.front]
@@ -127,6 +129,7 @@ def test_the_front_falls_from_cheap_to_exact_and_holds_the_best(result):
     assert all(run.error > BUDGET for run in result.front if run.seconds < result.best.seconds)
 
 
+@pytest.mark.full
 def test_each_unit_is_tried_in_each_scheme_that_fits(result):
     assert len(result.sensitivities) == 2 * 9 + 2
     alone = {key: effect.error for key, effect in result.sensitivities.items()}
@@ -135,6 +138,7 @@ def test_each_unit_is_tried_in_each_scheme_that_fits(result):
     assert all(error > result.base.error for error in alone.values())
 
 
+@pytest.mark.full
 def test_the_best_runs_again_with_the_same_error(bench, result):
     again = bench.evaluate_policy(Policy(tuple(result.best.schemes.items())))
     assert again.error == result.best.error
@@ -160,6 +164,7 @@ def judged(bench, policy):
     return fields["best"].cost
 
 
+@pytest.mark.full
 def test_a_judged_policy_has_the_cost_of_the_search(bench, result):
     for run in result.front:
         cost = judged(bench, run.schemes or {"*": "fp32"})

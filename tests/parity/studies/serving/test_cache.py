@@ -19,6 +19,7 @@ from parity.studies.serving.port import SERVED, ServedPort
 from parity.studies.serving.requests import Requests
 from parity.studies.serving.server import Server
 from tests.parity.served_case import COUNT, ROWS
+from tests.selection import first_in_test
 
 pytest.importorskip("mlperf_loadgen", reason="the load is LoadGen's: pip install mlcommons-loadgen")
 # One process makes the case, its port and its truth.
@@ -118,7 +119,7 @@ def right(returning, tmp_path_factory):
 
 
 class TestHits:
-    @pytest.mark.parametrize("runner", SERVED)
+    @pytest.mark.parametrize("runner", first_in_test(SERVED))
     def test_returning_requests_hit_and_pass_and_changed_ones_miss(self, setup, tmp_path, runner):
         accuracy, log, verdict = Returning(setup, runner=runner).run(tmp_path)
         assert accuracy.passed, accuracy.line()
@@ -203,7 +204,7 @@ def without(shared, field):
 
 
 class TestFaults:
-    @pytest.mark.parametrize("field", FIELDS)
+    @pytest.mark.parametrize("field", first_in_test(FIELDS))
     def test_a_key_that_leaves_out_a_field(self, returning, tmp_path, monkeypatch, field):
         kind = type(returning.requests.serving)
         monkeypatch.setattr(kind, "shared", without(kind.shared, field))
