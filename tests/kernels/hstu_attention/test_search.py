@@ -12,6 +12,7 @@ from kernels.hstu_attention.layout import Call, layout_of
 from kernels.hstu_attention.schedule_checks import misfit
 from tests.kernels.hstu_attention.attention_cases import CASES, verdict
 from tests.kernels.marks import DEVICE, GPU, needs_gpu, needs_triton
+from tests.selection import first_in_test
 
 PLAIN = Schedule(32, 16, num_warps=4, num_stages=1)
 MASK = ProductionMask(0.2, 70.0)
@@ -93,11 +94,15 @@ def test_other_backends_and_other_values_have_no_schedule():
 
 @needs_triton
 @pytest.mark.parametrize(
-    ("name", "precision", "few_fills"),
-    [(name, HALF, fills) for name in JUDGED for fills in (3.0, 0.0) if fills or name in PRODUCTION]
-    + [(name, "fp32", 3.0) for name in FORMS],
+    "searched",
+    first_in_test(
+        [(name, HALF, fills) for name in JUDGED for fills in (3.0, 0.0) if fills or name in PRODUCTION]
+        + [(name, "fp32", 3.0) for name in FORMS]
+    ),
+    ids=str,
 )
-def test_every_candidate_is_right(name, precision, few_fills, monkeypatch):
+def test_every_candidate_is_right(searched, monkeypatch):
+    name, precision, few_fills = searched
     from triton.runtime.errors import OutOfResources
 
     monkeypatch.setattr(search, "_FEW_FILLS", few_fills)

@@ -304,6 +304,7 @@ def test_python_and_cpp_lay_the_arguments_out_alike(tmp_path: Path):
     assert printed(COMPILER, source, tmp_path, ".cpp") == [*own, f"size {ctypes.sizeof(Arguments)}"]
 
 
+@pytest.mark.full
 @pytest.mark.skipif(NVCC is None, reason="no nvcc")
 def test_the_longest_rows_fit_the_shared_memory(tmp_path: Path):
     source = (
