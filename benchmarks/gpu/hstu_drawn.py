@@ -2,10 +2,10 @@
 
     python benchmarks/gpu/hstu_drawn.py --out hstu_drawn.json --seed 1 --cells 60
 
-A seed draws embedding, heads, depth, length, batch and type; nobody picks such a shape. Shapes that only one
-form takes are counted and drawn anew. Inputs, verdicts, graphs and timing are those of `hstu_public.py`. The
-program tells how often `HSTUForward` chooses the faster form on full rows, and the times lost otherwise. A
-side that fails its verdict ends with exit code 1.
+A seed draws embedding, heads, depth, length, batch and type. A shape that one form alone takes is counted,
+and another one is drawn. Inputs, verdicts, graphs and timing are those of `hstu_public.py`. The program
+prints how often `HSTUForward` chooses the faster form, and the time that it loses otherwise. If a side fails
+its verdict, the exit code is 1.
 """
 
 from __future__ import annotations

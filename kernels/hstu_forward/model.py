@@ -37,7 +37,7 @@ class HSTUForward:
             bfloat16.
         settings: sizes and constants.
         dot_precision: form of the products of float32, a key of `DOT_PRECISIONS`.
-        schedule: kernels and tiles of Triton; without it, those that `tiles.schedule` derives for a batch.
+        schedule: kernels and tiles of Triton. None takes the result of `tiles.schedule` for each batch.
         backend: "triton", or "hopper" (CUDA C++ for compute capability 9.0: all blocks of a narrow model in
             one kernel, see `hopper_launch.refusal`). "auto" takes the faster one of the two by the device
             and the shapes of the model and the batch; `choice` tells which one and why.
@@ -84,14 +84,10 @@ class HSTUForward:
         self.backend, self.schedule = backend, schedule
         self.hopper_weights: Weights | None = None
         # The form of all batches, or None where it depends on the batch.
-        self._fixed: Choice | None = None
-        if backend == "hopper":
-            if schedule is not None:
-                raise ValueError("schedule: backend='hopper' has none; leave it out")
-            self._fixed = Choice(backend, "it is asked for")
-        elif backend == "triton":
-            self._fixed = Choice(backend, "it is asked for")
-        else:
+        self._fixed: Choice | None = Choice(backend, "it is asked for")
+        if backend == "hopper" and schedule is not None:
+            raise ValueError("schedule: backend='hopper' has none; leave it out")
+        if backend == "auto":
             buckets = num_buckets_of(state, shape.num_blocks)
             self._fixed = choice.of_model(self.parameters, buckets, has_schedule=schedule is not None)
         if self._fixed is None or self._fixed.backend == "hopper":
