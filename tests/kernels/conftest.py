@@ -42,3 +42,11 @@ def new_memory_is_nan():
     torch.use_deterministic_algorithms(not torch.cuda.is_available(), warn_only=True)
     yield
     torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture
+def lasting_folder(tmp_path_factory):
+    """A folder for libraries that a test loads. It stays until the session ends: the loader takes a file with
+    the inode of a deleted library, which is still loaded, for that library.
+    """
+    return tmp_path_factory.mktemp("lasting")

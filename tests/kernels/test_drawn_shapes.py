@@ -24,10 +24,9 @@ from reference.dlrm import DLRM_Net
 from reference.dlrm_layers import interaction_width
 from tests.kernels.dlrm.test_forward import mixed, on_device, round_dense_layers
 from tests.kernels.hstu_attention import attention_cases
-from tests.kernels.hstu_attention.test_hopper import needs_hopper
 from tests.kernels.hstu_forward import forward_cases
 from tests.kernels.hstu_forward.test_cache import stepped
-from tests.kernels.marks import DEVICE, GPU, needs_triton
+from tests.kernels.marks import DEVICE, GPU, needs_hopper, needs_triton
 from tests.kernels.stu_layer import layer_cases
 
 SEED = 20261125

@@ -26,11 +26,9 @@ from kernels.hstu_attention.hopper_launch import (
 )
 from kernels.hstu_attention.layout import Call
 from tests.kernels.hstu_attention.attention_cases import Case, production, verdict
-from tests.kernels.marks import DEVICE, GPU
+from tests.kernels.marks import DEVICE, IS_HOPPER, NVCC, needs_hopper, needs_nvcc
 
-COMPILER, NVCC = shutil.which("c++") or shutil.which("g++"), shutil.which("nvcc")
-IS_HOPPER = GPU and torch.cuda.get_device_capability() == (9, 0)
-needs_hopper = pytest.mark.skipif(not IS_HOPPER, reason="no CUDA device of compute capability 9.0")
+COMPILER = shutil.which("c++") or shutil.which("g++")
 
 MASKS = {
     "causal": production(),
@@ -223,7 +221,7 @@ def test_a_tile_has_as_many_rows_in_both_languages():
 
 
 @pytest.mark.full
-@pytest.mark.skipif(NVCC is None, reason="no nvcc")
+@needs_nvcc
 def test_every_form_compiles_without_spills_or_serialised_products(tmp_path: Path):
     command = [NVCC, "-std=c++17", "-O3", "-Werror", "all-warnings", "-Xptxas", "-v", *CUDA_FLAGS, "-c"]
     done = subprocess.run(

@@ -8,8 +8,8 @@ import torch
 from kernels.hstu_forward import GraphedHSTUForward, HSTUForward, choice
 from kernels.hstu_forward.hopper_launch import LONGEST
 from tests.kernels.hstu_forward.forward_cases import LENGTHS, batch, rows, settings_of, sized, small_model
-from tests.kernels.hstu_forward.test_hopper import needs_hopper, parameters_of
-from tests.kernels.marks import DEVICE, needs_triton
+from tests.kernels.hstu_forward.test_hopper import parameters_of
+from tests.kernels.marks import DEVICE, needs_hopper, needs_triton
 
 ONE, TWO, EIGHT = sized(50, 1, 50, 50), sized(50, 2, 25, 25), sized(64, 8, 8, 8)
 

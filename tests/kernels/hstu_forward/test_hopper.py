@@ -40,11 +40,9 @@ from tests.kernels.hstu_forward.forward_cases import (
     small_model,
     verdict,
 )
-from tests.kernels.marks import DEVICE, GPU
+from tests.kernels.marks import DEVICE, IS_HOPPER, NVCC, needs_hopper, needs_nvcc
 
-COMPILER, NVCC = shutil.which("c++") or shutil.which("g++"), shutil.which("nvcc")
-IS_HOPPER = GPU and torch.cuda.get_device_capability() == (9, 0)
-needs_hopper = pytest.mark.skipif(not IS_HOPPER, reason="no CUDA device of compute capability 9.0")
+COMPILER = shutil.which("c++") or shutil.which("g++")
 FORMS = pytest.mark.parametrize(
     ("precision", "dot_precision"), [("fp32", "fp16x3"), ("fp16", "ieee"), ("bf16", "ieee")]
 )
@@ -305,7 +303,7 @@ def test_python_and_cpp_lay_the_arguments_out_alike(tmp_path: Path):
 
 
 @pytest.mark.full
-@pytest.mark.skipif(NVCC is None, reason="no nvcc")
+@needs_nvcc
 def test_the_longest_rows_fit_the_shared_memory(tmp_path: Path):
     source = (
         '#include <cstdio>\n#include "shared.cuh"\nusing hopper_forward::Layout;\n'
@@ -319,7 +317,7 @@ def test_the_longest_rows_fit_the_shared_memory(tmp_path: Path):
 
 
 @pytest.mark.full
-@pytest.mark.skipif(NVCC is None, reason="no nvcc")
+@needs_nvcc
 def test_every_form_compiles(tmp_path: Path):
     command = [NVCC, "-std=c++17", "-O3", "-Werror", "all-warnings", "-Xptxas", "-v", *CUDA_FLAGS, "-c"]
     done = subprocess.run(

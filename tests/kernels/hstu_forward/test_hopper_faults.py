@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import shutil
-import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,25 +9,23 @@ import pytest
 
 from kernels.hstu_forward import HSTUForward, hopper_launch
 from kernels.hstu_forward.hopper_launch import CUDA_FLAGS, SOURCE
+from tests.kernels.cuda_faults import Edit, built, edited, selected
 from tests.kernels.hstu_forward.forward_cases import settings_of, sized, small_model, verdict
-from tests.kernels.hstu_forward.test_hopper import NVCC, needs_hopper
+from tests.kernels.marks import needs_hopper, needs_nvcc
 
-HEADERS = SOURCE.parents[2]
 # Rows of one and of several steps of columns, each end in, before and behind a group of 16.
 LENGTHS = (211, 0, 16, 33, 1, 128, 51)
-# Left out of a copy, which compiles for float32 alone.
+# A copy compiles for float32 alone.
 HALF_TYPES = tuple(
-    f"hopper_forward::launch_sized<{name}>(*call, queue)" for name in ("__half", "__nv_bfloat16")
+    Edit(SOURCE.name, f"hopper_forward::launch_sized<{name}>(*call, queue)", "-1")
+    for name in ("__half", "__nv_bfloat16")
 )
 
 
 @dataclass(frozen=True)
-class Fault:
-    """A text of a file of the kernel's folder, once in it, and what stands there instead."""
+class Fault(Edit):
+    """A fault, and sizes of the model that shows it."""
 
-    file: str
-    old: str
-    new: str
     sizes: dict[str, int] = field(default_factory=dict)
 
 
@@ -78,30 +73,10 @@ IN_MAKE_TEST = ("a share of the columns left out", "bias: an edge ignored", "the
 """A fault of each: the warps' cut, the bias, the heads."""
 
 
-def copied(folder: Path) -> Path:
-    """The kernel's source in a folder, for float32 alone."""
-    for name in ("hstu_forward/hopper", "hstu_attention/hopper"):
-        shutil.copytree(HEADERS / name, folder / name)
-    source = folder / "hstu_forward" / "hopper" / SOURCE.name
-    text = source.read_text()
-    for call in HALF_TYPES:
-        assert text.count(call) == 1
-        text = text.replace(call, "-1")
-    source.write_text(text)
-    return source
-
-
 def is_caught(fault: Fault | None, folder: Path, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether the verdict fails with the kernel of a copy that has the fault."""
-    source = copied(folder)
-    if fault is not None:
-        file = source.parent / fault.file
-        file.write_text(file.read_text().replace(fault.old, fault.new))
-    built = folder / "faulty.so"
-    command = [NVCC, "-std=c++17", "-O3", *CUDA_FLAGS, "-shared", "-Xcompiler", "-fPIC", str(source)]
-    subprocess.run([*command, "-o", str(built)], check=True, timeout=600)
-    launch = ctypes.CDLL(str(built)).hopper_forward_launch
-    launch.argtypes, launch.restype = (ctypes.c_void_p, ctypes.c_void_p), ctypes.c_int
+    source = edited(SOURCE, [*HALF_TYPES, *([] if fault is None else [fault])], folder)
+    launch = built(source, CUDA_FLAGS, "hopper_forward_launch")
     monkeypatch.setattr(hopper_launch, "_library", lambda: launch)
     config, model = small_model(max_sequence_len=200, **({} if fault is None else fault.sizes))
     settings = settings_of(config, model)
@@ -114,22 +89,17 @@ def is_caught(fault: Fault | None, folder: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_s_text_stands_once_in_the_source(name):
-    fault = FAULTS[name]
-    assert (SOURCE.parent / fault.file).read_text().count(fault.old) == 1
-    assert fault.old != fault.new
+    assert FAULTS[name].is_of(SOURCE)
 
 
 @needs_hopper
-@pytest.mark.skipif(NVCC is None, reason="no nvcc")
-def test_the_copied_source_is_the_model(tmp_path, monkeypatch):
-    assert not is_caught(None, tmp_path, monkeypatch)
+@needs_nvcc
+def test_the_copied_source_is_the_model(lasting_folder, monkeypatch):
+    assert not is_caught(None, lasting_folder, monkeypatch)
 
 
 @needs_hopper
-@pytest.mark.skipif(NVCC is None, reason="no nvcc")
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=() if name in IN_MAKE_TEST else pytest.mark.full) for name in FAULTS],
-)
-def test_a_fault_of_the_source_is_caught(name, tmp_path, monkeypatch):
-    assert is_caught(FAULTS[name], tmp_path, monkeypatch)
+@needs_nvcc
+@pytest.mark.parametrize("name", selected(FAULTS, IN_MAKE_TEST))
+def test_a_fault_of_the_source_is_caught(name, lasting_folder, monkeypatch):
+    assert is_caught(FAULTS[name], lasting_folder, monkeypatch)
