@@ -138,8 +138,8 @@ FAULTS = {
         "shared.cuh", "barrier, span * kSpan, head, row)", "barrier, 0, head, row)", size=128
     ),
     "head: the first 16 elements left out": Fault("attention.cuh", "step > 0);", "step > 1);"),
-    "head: another swizzle than the copies'": Fault(
-        "ptx.cuh", "row_bytes == 128 ? 1u : 2u", "row_bytes == 128 ? 1u : 3u", size=32
+    "head: the first 16 elements twice": Fault(
+        "attention.cuh", "inside = step * 32 % kBytes;", "inside = 0;", size=32
     ),
     "stage: keys of the block before": Fault(
         "attention.cuh",
