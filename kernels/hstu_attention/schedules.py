@@ -17,17 +17,18 @@ from kernels.hstu_attention.masks import ProductionMask, ResearchMask
 HALF_TYPES = (torch.float16, torch.bfloat16)
 # (sequence, heads) pairs that run side by side.
 _GROUP = 64
-# Bytes of keys and values of the pairs side by side: the cache of a large GPU, about. Wide heads share it
-# with more traffic of their own, and many pairs of them gain nothing.
+# Bytes of keys and values of the pairs side by side: the cache of a large GPU, about. The wider the heads,
+# the more queries and results share it, and the fewer pairs fit it. Many programs of wide heads read and
+# write so much at once that the least group is the best one; fewer programs would wait for its last block.
 _HELD_BYTES = 48 << 20
 _LEAST_GROUP = 16
-_MOST_GROUP = {"narrow": 256, "wide": 64}
+_MOST_GROUP = {"small": 256, "narrow": 128, "wide": 64}
 # Number of programs that fill a large GPU once.
 _MANY_PROGRAMS = 132
 # Sequences up to here are a few blocks. Their schedule is for programs that fill a large GPU fewer times than
-# this: of wide heads, fewer run at once.
+# this: of wide heads, two programs a multiprocessor run at once.
 _SHORT = 512
-_MOST_FILLS_OF_SHORT = {"narrow": 15.0, "wide": 4.0}
+_MOST_FILLS_OF_SHORT = {"small": 15.0, "narrow": 15.0, "wide": 2.0}
 # Sequences up to here are one small block.
 _TINY = 32
 # Sequences up to here may be whole in a block of the kernel of tiny sequences. It has a power of two of rows,
@@ -45,8 +46,8 @@ MOST_SPLITS = 32
 _LEAST_ROWS_TO_SPLIT = 4096
 _FILLS_TO_SPLIT = 3.0
 # Programs, in fills of a large GPU, that are very few, few, as many as run at once with wide heads and large
-# blocks, and enough to hide a latency.
-_FILLS = (0.25, 1.0, 2.0, 32.0)
+# blocks, many, and enough to hide a latency.
+_FILLS = (0.25, 1.0, 2.0, 12.0, 32.0)
 # Windows below this number of columns are a few blocks, most of them cut.
 _NARROW_WINDOW = 512
 
@@ -159,15 +160,17 @@ def size_class(q: torch.Tensor, v: torch.Tensor, max_seq_len: int, sequences: in
     v_dim = v.size(2)
     average = max(1, rows // sequences) if rows and sequences else max(1, max_seq_len)
     filled = programs_in_fills(q) if rows else math.inf
-    width = "wide" if max(k_dim, v_dim) > 64 else "narrow"
+    widest = max(k_dim, v_dim)
+    width = "wide" if widest > 64 else "narrow" if widest > 32 else "small"
     is_short = max_seq_len <= _SHORT and not (rows and filled >= _MOST_FILLS_OF_SHORT[width])
     lengths = "short" if is_short else "middle" if average < _MIDDLE else "long"
     if max_seq_len <= _TINY and not is_short:
         lengths = "tiny"
     held = _HELD_BYTES / (average * (k_dim + v_dim) * q.element_size())
     group = 1 << max(0, round(math.log2(held)))
-    group = min(max(group, _LEAST_GROUP), _MOST_GROUP[width])
-    return SizeClass(bisect.bisect_right(_FILLS, filled), lengths, group)
+    fills = bisect.bisect_right(_FILLS, filled)
+    most = _LEAST_GROUP if width == "wide" and fills >= 4 else _MOST_GROUP[width]
+    return SizeClass(fills, lengths, min(max(group, _LEAST_GROUP), most))
 
 
 def is_narrow(window: int) -> bool:
@@ -244,18 +247,24 @@ def _production(size: SizeClass, widest: int, has_few: bool, mask: ProductionMas
         # One block of columns: little work for four warps of narrow heads, and no time for descriptors.
         warps = 4 if widest > 64 else 2
         return Schedule(32, 32, num_warps=warps, num_stages=3, group=size.group, use_tma=widest > 64)
-    # Loops of few blocks leave much time to their first loads, which more programs a multiprocessor fill.
+    fills = size.fills
     if is_narrow(window) and not has_context and widest > 64:
+        # Loops of few blocks leave much time to their first loads: large blocks while all programs run at
+        # once, and more programs a multiprocessor later.
+        if fills <= 2:
+            return Schedule(64, 64, num_warps=4, num_stages=2, group=size.group, use_tma=True)
         return Schedule(64, 32, num_warps=4, num_stages=2, group=size.group, use_tma=True, registers=128)
     # Wide heads take large blocks while all programs run at once. Later they need their shared memory for
-    # more programs. A window cuts blocks, and large ones waste more; a context's block has no window.
-    is_uncut = not window or has_context
-    is_large = size.fills <= 3 and size.lengths == "long" and is_uncut
-    if widest > 64:
-        is_large = size.fills <= 2 and not is_narrow(window) and is_uncut
-    if is_large:
-        return Schedule(64, 64, num_warps=4, num_stages=3, group=size.group, use_tma=True)
-    return Schedule(64, 32, num_warps=4, num_stages=3, group=size.group, use_tma=True)
+    # more programs. A window cuts blocks, and large ones waste more; the least with small heads and wide
+    # windows. A context's block has no window.
+    most_large = 2 if widest > 64 else 4
+    if window and not has_context:
+        most_large = 0 if is_narrow(window) or widest > 64 else 3 if widest > 32 else 4
+    is_large = fills <= most_large and (size.lengths == "long" or widest > 64)
+    # Small heads load faster without the copy engine.
+    return Schedule(
+        64, 64 if is_large else 32, num_warps=4, num_stages=3, group=size.group, use_tma=widest > 32
+    )
 
 
 def splits_of_new_rows(programs: int, max_seq_len: int) -> int:

@@ -107,17 +107,20 @@ def test_old_layouts_make_room(monkeypatch):
         (8_447, 1, 9_000, 1, (1, "long", 16)),
         (8_448, 1, 9_000, 1, (2, "long", 16)),
         (9_048, 4, 9_048, 1, (3, "long", 16)),
-        (84_960, 4, 5_032, 32, (4, "long", 32)),
+        (84_960, 4, 5_032, 32, (5, "long", 16)),
+        # Many programs of wide heads leave the cache to fewer pairs.
+        (25_343, 4, 1_100, 24, (3, "long", 64)),
+        (25_344, 4, 1_100, 24, (4, "long", 16)),
         (2_111, 1, 9_000, 1, (0, "long", 64)),
         # Short sequences, until their programs are many: wide heads need fewer.
-        (8_447, 4, 512, 200, (3, "short", 64)),
-        (8_448, 4, 512, 200, (3, "middle", 64)),
-        (8_448, 4, 32, 400, (3, "tiny", 64)),
-        (8_447, 4, 32, 400, (3, "short", 64)),
+        (4_223, 4, 512, 200, (2, "short", 64)),
+        (4_224, 4, 512, 200, (3, "middle", 64)),
+        (4_224, 4, 32, 400, (3, "tiny", 64)),
+        (4_223, 4, 32, 400, (2, "short", 64)),
         # Ahead of time the number of rows is unknown.
-        (0, 4, 4_096, 0, (4, "long", 32)),
-        (0, 4, 1_000, 0, (4, "middle", 64)),
-        (0, 4, 512, 0, (4, "short", 64)),
+        (0, 4, 4_096, 0, (5, "long", 16)),
+        (0, 4, 1_000, 0, (5, "middle", 16)),
+        (0, 4, 512, 0, (5, "short", 16)),
     ],
 )
 def test_the_schedule_follows_from_programs_and_the_average_length(rows, heads, longest, sequences, expected):
@@ -130,7 +133,7 @@ def test_the_schedule_follows_from_programs_and_the_average_length(rows, heads, 
     for mask in (PLAIN, targets):
         schedule = choose_schedule(q, q, longest, mask, sequences, False)
         assert schedule.group == (256 if lengths == "short" else group if fills > 1 else 64)
-        assert schedule.block_m == (32 if lengths == "tiny" else (16, 32, 64, 64, 64)[fills])
+        assert schedule.block_m == (32 if lengths == "tiny" else (16, 32, 64, 64, 64, 64)[fills])
 
 
 @needs_triton
@@ -142,24 +145,29 @@ def test_large_blocks_need_free_multiprocessors_and_uncut_rows(window, contextua
     mask = ProductionMask(1.0, 4.0, max_attn_len=window, contextual_seq_len=contextual)
     is_uncut = not window or contextual > 0
     for dim, rows, is_large in (
-        (128, 8_500, is_uncut and window != 256),
-        (128, 16_800, is_uncut and window != 256),
+        (128, 8_500, is_uncut or window == 256),
+        (128, 16_800, is_uncut or window == 256),
         (128, 17_000, False),
-        (64, 200_000, is_uncut),
+        (64, 100_000, is_uncut or window == 1024),
+        (64, 102_000, is_uncut),
         (64, 280_000, False),
+        (32, 200_000, is_uncut or window == 1024),
+        (32, 280_000, False),
     ):
         q = torch.empty(rows, 1, dim, dtype=torch.bfloat16, device="meta")
         chosen = choose_schedule(q, q, 9_000, mask, sequences=4)
         assert chosen.block_n == (64 if is_large else 32)
+        assert chosen.use_tma == (dim > 32)
 
 
 @needs_triton
-def test_narrow_heads_with_a_context_leave_the_cache_to_fewer_pairs():
+@pytest.mark.parametrize(("dim", "groups"), [(32, [256, 64]), (64, [128, 64]), (128, [16, 16])])
+def test_wide_heads_and_contexts_leave_the_cache_to_fewer_pairs(dim, groups):
     from kernels.hstu_attention.schedules import choose_schedule
 
-    q = torch.empty(100_000, 8, 32, dtype=torch.bfloat16, device="meta")
+    q = torch.empty(100_000, 8, dim, dtype=torch.bfloat16, device="meta")
     masks = [ProductionMask(1.0, 4.0, contextual_seq_len=rows) for rows in (0, 5)]
-    assert [choose_schedule(q, q, 900, mask, sequences=200).group for mask in masks] == [256, 64]
+    assert [choose_schedule(q, q, 900, mask, sequences=200).group for mask in masks] == groups
 
 
 @needs_triton
