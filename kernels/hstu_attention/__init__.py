@@ -7,8 +7,8 @@
 * `layout`: properties of a call that are checked once for many calls.
 * `schedules`: block sizes from the sizes of a call; `schedule_checks`: whether another schedule can run it.
 * `search`: a schedule by timing a few; `store`: such schedules in a file.
-* `triton_kernel`, its parts `triton_kernel_bias`, `triton_kernel_numbers` and `triton_kernel_splits`,
-  `triton_launch`: the kernel and its launch. These import triton.
+* `triton_kernel`, its parts `triton_kernel_bias`, `triton_kernel_masks`, `triton_kernel_numbers` and
+  `triton_kernel_splits`, `triton_launch`: the kernel and its launch. These import triton.
 * `hopper/`, `hopper_launch`: the form in CUDA C++ for compute capability 9.0, and its launch.
 """
 

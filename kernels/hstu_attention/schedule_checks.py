@@ -19,6 +19,7 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "num_warps": (1, 2, 4, 8, 16),
     "sigmoid": ("exact", "half"),
     "use_tma": (False, True),
+    "one_loop": (False, True),
 }
 _RANGES = {
     "num_stages": (1, 8),
@@ -47,6 +48,8 @@ def fault_of(schedule: Schedule) -> str:
         return f"block_n={schedule.block_n}: use block_m, {schedule.block_m}, for a schedule with packed"
     if schedule.packed and (schedule.use_tma or schedule.splits > 1):
         return f"packed={schedule.packed}: use 0 with use_tma or splits"
+    if schedule.one_loop and (schedule.packed or schedule.splits > 1):
+        return "one_loop=True: use False with packed or splits"
     return ""
 
 
@@ -81,6 +84,8 @@ def misfit(schedule: Schedule, call: Call) -> str:
     reason = _misfit(schedule, q.dtype, q.device, q.size(1), isinstance(mask, ProductionMask))
     if reason:
         return reason
+    if schedule.one_loop and isinstance(mask, ProductionMask) and mask.contextual_seq_len:
+        return "one_loop=True: use False with contextual rows"
     if schedule.packed * max_seq_len > schedule.block_m:
         return (
             f"packed={schedule.packed}: use at most {schedule.block_m // max_seq_len}; so many sequences of "

@@ -57,7 +57,8 @@ class Schedule:
     """Block sizes and compiler options of the kernel; of the result they change the order of sums only.
 
     registers: most registers of a thread; 0 leaves the number to the compiler. packed: sequences of a program
-    of the kernel of tiny sequences, together at most block_m rows; 0 is the other kernel.
+    of the kernel of tiny sequences, together at most block_m rows; 0 is the other kernel. one_loop: one loop
+    over all blocks of columns, of the other kernel without contextual rows and without splits.
     """
 
     block_m: int
@@ -71,6 +72,7 @@ class Schedule:
     splits: int = 1
     registers: int = 0
     packed: int = 0
+    one_loop: bool = False
 
 
 def padded_dim(dim: int) -> int:
@@ -247,24 +249,31 @@ def _production(size: SizeClass, widest: int, has_few: bool, mask: ProductionMas
         # One block of columns: little work for four warps of narrow heads, and no time for descriptors.
         warps = 4 if widest > 64 else 2
         return Schedule(32, 32, num_warps=warps, num_stages=3, group=size.group, use_tma=widest > 64)
-    fills = size.fills
-    if is_narrow(window) and not has_context and widest > 64:
-        # Loops of few blocks leave much time to their first loads: large blocks while all programs run at
-        # once, and more programs a multiprocessor later.
-        if fills <= 2:
-            return Schedule(64, 64, num_warps=4, num_stages=2, group=size.group, use_tma=True)
-        return Schedule(64, 32, num_warps=4, num_stages=2, group=size.group, use_tma=True, registers=128)
-    # Wide heads take large blocks while all programs run at once. Later they need their shared memory for
-    # more programs. A window cuts blocks, and large ones waste more; the least with small heads and wide
-    # windows. A context's block has no window.
-    most_large = 2 if widest > 64 else 4
     if window and not has_context:
-        most_large = 0 if is_narrow(window) or widest > 64 else 3 if widest > 32 else 4
-    is_large = fills <= most_large and (size.lengths == "long" or widest > 64)
-    # Small heads load faster without the copy engine.
+        return _of_window(size, widest, is_narrow(window))
+    # Wide heads take large blocks while all programs run at once. Later they need their shared memory for
+    # more programs. Small heads load faster without the copy engine.
+    is_large = size.fills <= 2 if widest > 64 else size.fills <= 4 and size.lengths == "long"
     return Schedule(
         64, 64 if is_large else 32, num_warps=4, num_stages=3, group=size.group, use_tma=widest > 32
     )
+
+
+def _of_window(size: SizeClass, widest: int, is_few_blocks: bool) -> Schedule:
+    """A window without contextual rows. It cuts blocks, and large ones waste more; the least with small heads
+    and wide windows. A loop of few blocks leaves much time to its first loads: one loop has them once, and
+    large blocks, or more programs a multiprocessor, fill the time."""
+    fills, group = size.fills, size.group
+    if widest > 64:
+        if fills <= 2:
+            return Schedule(64, 64, 4, num_stages=2, group=group, use_tma=True, one_loop=True)
+        stages, registers = (2, 128) if is_few_blocks else (3, 0)
+        return Schedule(64, 32, 4, stages, group=group, use_tma=True, registers=registers, one_loop=True)
+    if is_few_blocks and fills <= 3:
+        stages = 2 if widest > 32 else 3
+        return Schedule(64, 64, 4, stages, group=group, use_tma=widest > 32, one_loop=True)
+    is_large = not is_few_blocks and size.lengths == "long" and fills <= (3 if widest > 32 else 4)
+    return Schedule(64, 64 if is_large else 32, 4, num_stages=3, group=group, use_tma=widest > 32)
 
 
 def splits_of_new_rows(programs: int, max_seq_len: int) -> int:

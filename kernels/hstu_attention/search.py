@@ -224,6 +224,7 @@ def candidates(call: Call) -> list[Schedule]:
             heads=cut.heads,
             splits=cut.splits,
             registers=cut.registers,
+            one_loop=base.one_loop and cut.splits == 1,
         )
         for cut in _cuts_of(call)
         if cut.block_m <= padded_dim(max_seq_len) and q.size(1) % cut.heads == 0

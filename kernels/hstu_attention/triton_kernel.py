@@ -5,9 +5,13 @@ in blocks of BLOCK_N. First come blocks that are visible to every row and need n
 the others: blocks that a window cuts, that the diagonal, the targets or the sequence's end cut, and the
 targets' own. It skips blocks that are visible to no row.
 
+With ONE_LOOP one loop takes all blocks in order, and masks those that are cut: one pipeline to fill. A second
+one takes the block that the sequence's end cuts, where there is one.
+
 The scale of the weights and the outer alpha are linear: the program applies them once, to the accumulator.
-Whole blocks may come through tensor descriptors (the copy engine). A cut block needs masked loads: the
-columns behind a sequence's end belong to another sequence, and NaN times zero is not zero.
+Blocks inside of the sequence may come through tensor descriptors (the copy engine); with two loops whole ones
+alone do. The block at its end needs masked loads: the columns behind it belong to another sequence, and NaN
+times zero is not zero.
 """
 
 from __future__ import annotations
@@ -16,88 +20,9 @@ import triton
 import triton.language as tl
 
 from kernels.hstu_attention.triton_kernel_bias import relative_bias, times_of
+from kernels.hstu_attention.triton_kernel_masks import column_ranges, visible_pairs
 from kernels.hstu_attention.triton_kernel_numbers import as_tf32, load_rows, sigmoid_exact, sigmoid_half
 from kernels.hstu_attention.triton_kernel_splits import part_of
-
-# More than any position, and far from the end of int32.
-_BEHIND = tl.constexpr(1 << 30)
-
-
-@triton.jit
-def visible_pairs(
-    rows, cols, length, first_target, contextual, window,
-    HAS_TARGETS: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_CONTEXT: tl.constexpr,
-):  # fmt: skip
-    """(BLOCK_M, BLOCK_N) bool, True where a row attends to a column; see `masks.ProductionMask`."""
-    if not (HAS_TARGETS or HAS_CONTEXT):
-        # A column behind the end lies to the right of every stored row.
-        if HAS_WINDOW:
-            return (rows[:, None] - cols[None, :]).to(tl.uint32, bitcast=True) <= window
-        return rows[:, None] >= cols[None, :]
-    row_position = rows
-    col_position = cols
-    last_position = first_target
-    if HAS_CONTEXT:
-        merged = tl.maximum(contextual - 1, 0)
-        row_position = tl.maximum(rows - merged, 0)
-        col_position = tl.maximum(cols - merged, 0)
-        last_position = first_target - merged
-    row_position = tl.minimum(row_position, last_position)
-    # A column behind the end lies behind all rows.
-    col_position = tl.where(cols < length, tl.minimum(col_position, last_position), _BEHIND)
-    if HAS_WINDOW:
-        distance = (row_position - 1)[:, None] - col_position[None, :]
-        visible = distance.to(tl.uint32, bitcast=True) < window
-    else:
-        visible = row_position[:, None] > col_position[None, :]
-    visible = visible | (rows[:, None] == cols[None, :])
-    if HAS_CONTEXT:
-        visible = visible | ((rows < contextual)[:, None] & (col_position < last_position)[None, :])
-    return visible
-
-
-@triton.jit
-def _column_ranges(start_m, length, first_target, contextual, window,
-                   BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HAS_TARGETS: tl.constexpr,
-                   HAS_WINDOW: tl.constexpr, HAS_CONTEXT: tl.constexpr):  # fmt: skip
-    """Ranges of columns for rows [start_m, start_m + BLOCK_M): [low, whole) cut, [whole, cut) whole, [cut,
-    high) cut, [own, end) the targets' own, cut. All bounds but high and end are multiples of BLOCK_N."""
-    end = tl.minimum(start_m + BLOCK_M, length)
-    low = 0
-    whole = 0
-    cut = start_m
-    high = end
-    own = end
-    if HAS_TARGETS:
-        cut = tl.minimum(cut, first_target)
-        if start_m >= first_target:
-            high = tl.maximum(first_target, 0)
-            own = tl.maximum(start_m // BLOCK_N, (high + BLOCK_N - 1) // BLOCK_N) * BLOCK_N
-    merged = 0
-    if HAS_CONTEXT:
-        merged = tl.maximum(contextual - 1, 0)
-        # No history: every column counts as the same position.
-        cut = tl.where(first_target > merged, cut, 0)
-    if HAS_WINDOW:
-        first = tl.minimum(start_m, first_target) - window
-        low = tl.where(first > merged, first // BLOCK_N * BLOCK_N, 0)
-        last = tl.minimum(end - 1, first_target) - window
-        whole = tl.where(last > merged, (last + BLOCK_N - 1) // BLOCK_N * BLOCK_N, 0)
-    cut = cut // BLOCK_N * BLOCK_N
-    if HAS_CONTEXT:
-        if start_m < contextual:
-            # Behind the block, contextual rows alone see the history, and all of it. No row of the block
-            # sees a target there.
-            low = 0
-            whole = (end + BLOCK_N - 1) // BLOCK_N * BLOCK_N
-            cut = tl.where(first_target > merged, tl.maximum(first_target, 0) // BLOCK_N * BLOCK_N, 0)
-            high = tl.maximum(first_target, end)
-            own = end
-    # Without a whole block, all blocks count as cut.
-    none = whole >= cut
-    whole = tl.where(none, low, whole)
-    cut = tl.where(none, low, cut)
-    return low, whole, cut, high, own, end
 
 
 @triton.jit
@@ -117,22 +42,23 @@ def _queries(q_at, rows, stride_ql, stride_qh, seen, K_DIM: tl.constexpr, BLOCK_
 def _accumulate(
     accs, qs, k_at, v_at, KDesc, VDesc, seq_start, head, rows, length, first_target,
     own_time, base, successor, narrow, position_weights, time_weights, bucket_table, width,
-    contextual, window, alpha, begin, stop, second, third, shift_first, shift_second, shift_third,
+    contextual, window, alpha, begin, stop, second, third, shift_first, shift_second, shift_third, whole, cut,
     HAS_BIAS: tl.constexpr, HAS_TIME: tl.constexpr, BUCKET_SHIFT: tl.constexpr,
     HAS_TARGETS: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_CONTEXT: tl.constexpr,
     stride_kl: tl.constexpr, stride_kh: tl.constexpr, stride_vl: tl.constexpr, stride_vh: tl.constexpr,
     K_DIM: tl.constexpr, V_DIM: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
     BLOCK_N: tl.constexpr, HEADS: tl.constexpr, DOT: tl.constexpr, SIGMOID: tl.constexpr,
-    USE_TMA: tl.constexpr, MASKED: tl.constexpr,
+    USE_TMA: tl.constexpr, MASK: tl.constexpr,
 ):  # fmt: skip
-    """accs, one for each head, plus the columns [begin, stop); with MASKED, the visible ones only.
+    """accs, one for each head, plus the columns [begin, stop).
 
-    With MASKED and targets, a window or contextual rows, [begin, stop) are three ranges of columns one after
-    the other: up to `second`, up to `third`, and the rest, each with its shift to the columns. One loop has
-    less code, and fills its pipeline once.
+    MASK: "none" takes all pairs, "all" the visible ones, with masked loads; "cut" the visible ones, and masks
+    the blocks outside of [whole, cut) alone. But for "none", with targets, a window or contextual rows,
+    [begin, stop) are three ranges of columns one after the other: up to `second`, up to `third`, and the
+    rest, each with its shift to the columns. One loop has less code, and fills its pipeline once.
     """
     for start_n in tl.range(begin, stop, BLOCK_N):
-        if MASKED and (HAS_TARGETS or HAS_WINDOW or HAS_CONTEXT):
+        if MASK != "none" and (HAS_TARGETS or HAS_WINDOW or HAS_CONTEXT):
             shift = tl.where(
                 start_n < second, shift_first, tl.where(start_n < third, shift_second, shift_third)
             )
@@ -144,16 +70,18 @@ def _accumulate(
                 rows, cols, base, successor, narrow, length, own_time,
                 position_weights, time_weights, bucket_table, width, HAS_TIME, BUCKET_SHIFT,
             )  # fmt: skip
-        if MASKED:
+        if MASK == "all":
             visible = visible_pairs(
                 rows, cols, length, first_target, contextual, window, HAS_TARGETS, HAS_WINDOW, HAS_CONTEXT
             )
         added = ()
         for h in tl.static_range(HEADS):
-            if USE_TMA and not MASKED:
+            if USE_TMA and MASK != "all":
                 k = KDesc.load([(seq_start + start_n).to(tl.int32), (head + h) * BLOCK_K])
             else:
-                k = load_rows(k_at + h * stride_kh, cols, stride_kl, cols < length, K_DIM, BLOCK_K, MASKED)
+                k = load_rows(
+                    k_at + h * stride_kh, cols, stride_kl, cols < length, K_DIM, BLOCK_K, MASK == "all"
+                )
             if DOT == "tf32":
                 k = as_tf32(k)
             x = tl.dot(qs[h], tl.trans(k), input_precision=DOT)
@@ -164,12 +92,21 @@ def _accumulate(
                 weights = x * sigmoid_half(x * (alpha * -1.4426950408889634))
             else:
                 weights = x * sigmoid_exact(x * alpha)
-            if MASKED:
+            if MASK == "all":
                 weights = tl.where(visible, weights, 0.0)
-            if USE_TMA and not MASKED:
+            elif MASK == "cut":
+                if (start_n < whole) | (start_n >= cut):
+                    visible = visible_pairs(
+                        rows, cols, length, first_target, contextual, window,
+                        HAS_TARGETS, HAS_WINDOW, HAS_CONTEXT,
+                    )  # fmt: skip
+                    weights = tl.where(visible, weights, 0.0)
+            if USE_TMA and MASK != "all":
                 v = VDesc.load([(seq_start + start_n).to(tl.int32), (head + h) * BLOCK_V])
             else:
-                v = load_rows(v_at + h * stride_vh, cols, stride_vl, cols < length, V_DIM, BLOCK_V, MASKED)
+                v = load_rows(
+                    v_at + h * stride_vh, cols, stride_vl, cols < length, V_DIM, BLOCK_V, MASK == "all"
+                )
             if DOT == "tf32":
                 weights = as_tf32(weights)
                 v = as_tf32(v)
@@ -203,7 +140,7 @@ def hstu_attention_kernel(
     K_DIM: tl.constexpr, V_DIM: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_V: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HEADS: tl.constexpr, GROUP: tl.constexpr, DOT: tl.constexpr,
     SIGMOID: tl.constexpr, USE_TMA: tl.constexpr, CACHED: tl.constexpr,
-    SPLITS: tl.constexpr = 1,
+    SPLITS: tl.constexpr = 1, ONE_LOOP: tl.constexpr = False,
 ):  # fmt: skip
     """Out[i, h] = sum over the visible columns j of row i of SiLU(alpha (q_i k_j + bias_ij)) * scale_i * v_j.
 
@@ -222,6 +159,7 @@ def hstu_attention_kernel(
             Few pairs keep their keys and values in the cache; many pairs avoid a long block at the end.
         DOT: input precision of the dot products. SIGMOID: "exact", or "half" for half-precision inputs on a
             GPU.
+        ONE_LOOP: without contextual rows and SPLITS; see above.
         SPLITS: programs along the grid's second axis that share a block's columns. Out is then (SPLITS, L,
             NUM_HEADS, V_DIM) in float32, one sum for each.
     """
@@ -282,44 +220,68 @@ def hstu_attention_kernel(
     if HAS_TIME:
         own_time = timestamps + sequence.to(tl.int64) * stride_tb
         base, successor, narrow = times_of(own_time, rows, length, num_times, BLOCK_M)
-    low, whole, cut, high, own, end = _column_ranges(
+    low, whole, cut, high, own, end = column_ranges(
         start_m, length, first_target, contextual, window, BLOCK_M, BLOCK_N,
         HAS_TARGETS, HAS_WINDOW, HAS_CONTEXT,
     )  # fmt: skip
-    first_whole, last_whole = part_of(whole, cut, BLOCK_N, SPLITS)
-    accs = _accumulate(
-        accs, qs, k_at, v_at, KDesc, VDesc, seq_start, head, rows, length, first_target,
-        own_time, base, successor, narrow, position_weights, time_weights, bucket_table, width,
-        contextual, window, alpha, first_whole, last_whole, 0, 0, 0, 0, 0,
-        HAS_BIAS, HAS_TIME, BUCKET_SHIFT, HAS_TARGETS, HAS_WINDOW, HAS_CONTEXT,
-        stride_kl, stride_kh, stride_vl, stride_vh, K_DIM, V_DIM, BLOCK_K, BLOCK_V, BLOCK_N,
-        HEADS, DOT, SIGMOID, USE_TMA, MASKED=False,
-    )  # fmt: skip
-    if HAS_CONTEXT:
-        # Without contributions of NaN and infinity, which zero does not hide.
-        kept = ()
-        for h in tl.static_range(HEADS):
-            kept = kept + (tl.where(sees_whole[:, None], accs[h], 0.0),)
-        accs = kept
-        qs = _queries(q_at, rows, stride_ql, stride_qh, inside, K_DIM, BLOCK_K, HEADS, DOT)
-    begin = cut
-    stop = high
-    second = 0
-    third = 0
-    if HAS_TARGETS or HAS_WINDOW or HAS_CONTEXT:
-        begin = 0
-        second = whole - low
-        third = second + tl.maximum((high - cut + BLOCK_N - 1) // BLOCK_N * BLOCK_N, 0)
-        stop = third + tl.maximum(end - own, 0)
-    begin, stop = part_of(begin, stop, BLOCK_N, SPLITS)
-    accs = _accumulate(
-        accs, qs, k_at, v_at, KDesc, VDesc, seq_start, head, rows, length, first_target,
-        own_time, base, successor, narrow, position_weights, time_weights, bucket_table, width,
-        contextual, window, alpha, begin, stop, second, third, low, cut - second, own - third,
-        HAS_BIAS, HAS_TIME, BUCKET_SHIFT, HAS_TARGETS, HAS_WINDOW, HAS_CONTEXT,
-        stride_kl, stride_kh, stride_vl, stride_vh, K_DIM, V_DIM, BLOCK_K, BLOCK_V, BLOCK_N,
-        HEADS, DOT, SIGMOID, USE_TMA, MASKED=True,
-    )  # fmt: skip
+    if ONE_LOOP:
+        second = tl.maximum((high - low + BLOCK_N - 1) // BLOCK_N * BLOCK_N, 0)
+        stop = second + tl.maximum((end - own + BLOCK_N - 1) // BLOCK_N * BLOCK_N, 0)
+        last = stop - BLOCK_N + tl.where(stop > second, own - second, low)
+        inside_stop = tl.where(last + BLOCK_N > length, stop - BLOCK_N, stop)
+        accs = _accumulate(
+            accs, qs, k_at, v_at, KDesc, VDesc, seq_start, head, rows, length, first_target,
+            own_time, base, successor, narrow, position_weights, time_weights, bucket_table, width,
+            contextual, window, alpha, 0, inside_stop, second, stop, low, own - second, 0, whole, cut,
+            HAS_BIAS, HAS_TIME, BUCKET_SHIFT, HAS_TARGETS, HAS_WINDOW, HAS_CONTEXT,
+            stride_kl, stride_kh, stride_vl, stride_vh, K_DIM, V_DIM, BLOCK_K, BLOCK_V, BLOCK_N,
+            HEADS, DOT, SIGMOID, USE_TMA, MASK="cut",
+        )  # fmt: skip
+        # A loop that is not entered would still start its loads.
+        if inside_stop < stop:
+            accs = _accumulate(
+                accs, qs, k_at, v_at, KDesc, VDesc, seq_start, head, rows, length, first_target,
+                own_time, base, successor, narrow, position_weights, time_weights, bucket_table, width,
+                contextual, window, alpha, inside_stop, stop, second, stop, low, own - second, 0, whole, cut,
+                HAS_BIAS, HAS_TIME, BUCKET_SHIFT, HAS_TARGETS, HAS_WINDOW, HAS_CONTEXT,
+                stride_kl, stride_kh, stride_vl, stride_vh, K_DIM, V_DIM, BLOCK_K, BLOCK_V, BLOCK_N,
+                HEADS, DOT, SIGMOID, USE_TMA, MASK="all",
+            )  # fmt: skip
+    else:
+        first_whole, last_whole = part_of(whole, cut, BLOCK_N, SPLITS)
+        accs = _accumulate(
+            accs, qs, k_at, v_at, KDesc, VDesc, seq_start, head, rows, length, first_target,
+            own_time, base, successor, narrow, position_weights, time_weights, bucket_table, width,
+            contextual, window, alpha, first_whole, last_whole, 0, 0, 0, 0, 0, 0, 0,
+            HAS_BIAS, HAS_TIME, BUCKET_SHIFT, HAS_TARGETS, HAS_WINDOW, HAS_CONTEXT,
+            stride_kl, stride_kh, stride_vl, stride_vh, K_DIM, V_DIM, BLOCK_K, BLOCK_V, BLOCK_N,
+            HEADS, DOT, SIGMOID, USE_TMA, MASK="none",
+        )  # fmt: skip
+        if HAS_CONTEXT:
+            # Without contributions of NaN and infinity, which zero does not hide.
+            kept = ()
+            for h in tl.static_range(HEADS):
+                kept = kept + (tl.where(sees_whole[:, None], accs[h], 0.0),)
+            accs = kept
+            qs = _queries(q_at, rows, stride_ql, stride_qh, inside, K_DIM, BLOCK_K, HEADS, DOT)
+        begin = cut
+        stop = high
+        second = 0
+        third = 0
+        if HAS_TARGETS or HAS_WINDOW or HAS_CONTEXT:
+            begin = 0
+            second = whole - low
+            third = second + tl.maximum((high - cut + BLOCK_N - 1) // BLOCK_N * BLOCK_N, 0)
+            stop = third + tl.maximum(end - own, 0)
+        begin, stop = part_of(begin, stop, BLOCK_N, SPLITS)
+        accs = _accumulate(
+            accs, qs, k_at, v_at, KDesc, VDesc, seq_start, head, rows, length, first_target,
+            own_time, base, successor, narrow, position_weights, time_weights, bucket_table, width,
+            contextual, window, alpha, begin, stop, second, third, low, cut - second, own - third, 0, 0,
+            HAS_BIAS, HAS_TIME, BUCKET_SHIFT, HAS_TARGETS, HAS_WINDOW, HAS_CONTEXT,
+            stride_kl, stride_kh, stride_vl, stride_vh, K_DIM, V_DIM, BLOCK_K, BLOCK_V, BLOCK_N,
+            HEADS, DOT, SIGMOID, USE_TMA, MASK="all",
+        )  # fmt: skip
 
     column = tl.arange(0, BLOCK_V)
     out_at = Out + query_start * stride_ol + head.to(tl.int64) * stride_oh

@@ -14,7 +14,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kernels.hstu_attention.triton_kernel import visible_pairs
+from kernels.hstu_attention.triton_kernel_masks import visible_pairs
 from kernels.hstu_attention.triton_kernel_numbers import load_rows, sigmoid_exact, sigmoid_half
 
 

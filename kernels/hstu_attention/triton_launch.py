@@ -60,7 +60,7 @@ def derived_schedule(call: Call, splits: int, may_pack: bool = True) -> Schedule
     """The schedule that the rules derive from a call, fitted to its GPU and tensors."""
     q, k, v, offsets, max_seq_len, mask = call
     chosen = choose_schedule(q, v, max_seq_len, mask, offsets.numel() - 1, may_pack)
-    return replace(with_descriptors(chosen, k, v), splits=splits)
+    return replace(with_descriptors(chosen, k, v), splits=splits, one_loop=chosen.one_loop and splits == 1)
 
 
 @dataclass
@@ -238,7 +238,7 @@ def kernel_constants(
     schedule: Schedule,
     is_cached: bool = False,
 ) -> tuple[object, ...]:
-    """The kernel's arguments from stride_ql to SPLITS."""
+    """The kernel's arguments from stride_ql to ONE_LOOP."""
     dims = (q.size(2), v.size(2))
     return (
         *(stride for x in (q, k, v, out) for stride in x.stride()[:2]),
@@ -255,6 +255,7 @@ def kernel_constants(
         schedule.use_tma,
         is_cached,
         schedule.splits,
+        schedule.one_loop,
     )
 
 

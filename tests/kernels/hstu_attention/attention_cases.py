@@ -14,6 +14,7 @@ from types import ModuleType
 
 import pytest
 import torch
+from torch.nn.functional import pad
 
 from kernels.hstu_attention import ProductionMask, ResearchMask, hstu_attention
 from kernels.hstu_attention.buckets import bucket_table
@@ -139,14 +140,39 @@ def verdict(case: Case, precision: str, run: Run, seed: int = 0) -> Verdict:
     return judge(oracle, reference, result, PRECISIONS[precision], max(case.attention_dim, longest))
 
 
+def before_garbage(run: Run, rows: int) -> Run:
+    """`run` with a sequence of `rows` NaN behind the others, for production masks; the others' result."""
+
+    def surrounded(
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        offsets: torch.Tensor,
+        longest: int,
+        mask: ProductionMask,
+    ) -> torch.Tensor:
+        length = q.size(0)
+        q, k, v = (torch.cat([x, x.new_full((rows, *x.shape[1:]), float("nan"))]) for x in (q, k, v))
+        if mask.num_targets is not None:
+            mask = replace(mask, num_targets=pad(mask.num_targets, (0, 1)))
+        if mask.attn_scale is not None:
+            mask = replace(mask, attn_scale=pad(mask.attn_scale, (0, rows), value=1.0))
+        offsets = torch.cat([offsets, offsets[-1:] + rows])
+        return run(q, k, v, offsets, max(longest, rows), mask)[:length]
+
+    return surrounded
+
+
 def with_fault(old: str, new: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """`triton_launch` with a kernel in whose source, or that of its bias, `old` reads `new`."""
-    from kernels.hstu_attention import triton_kernel, triton_kernel_bias, triton_launch
+    """`triton_launch` with a kernel in whose source, or that of one of its parts, `old` reads `new`."""
+    from kernels.hstu_attention import triton_kernel, triton_kernel_bias, triton_kernel_masks, triton_launch
 
     if old in Path(triton_kernel.__file__).read_text():
         faulty = mutated(triton_kernel, old, new, folder, monkeypatch)
     else:
-        bias = mutated(triton_kernel_bias, old, new, folder, monkeypatch)
-        faulty = mutated(triton_kernel, triton_kernel_bias.__name__, bias.__name__, folder, monkeypatch)
+        parts = (triton_kernel_bias, triton_kernel_masks)
+        part = next(x for x in parts if old in Path(x.__file__).read_text())
+        wrong = mutated(part, old, new, folder, monkeypatch)
+        faulty = mutated(triton_kernel, part.__name__, wrong.__name__, folder, monkeypatch)
     monkeypatch.setattr(triton_launch, "hstu_attention_kernel", faulty.hstu_attention_kernel)
     return triton_launch

@@ -5,18 +5,16 @@ No fault lets a warp wait for ever or reaches outside of a tensor: either would 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import torch
-from torch.nn.functional import pad
 
-from kernels.hstu_attention import hopper_launch, hstu_attention
+from kernels.hstu_attention import hopper_launch
 from kernels.hstu_attention.hopper_launch import CUDA_FLAGS, HEADS, SOURCE
 from tests.kernels.cuda_faults import Edit, built, edited, selected
-from tests.kernels.hstu_attention.attention_cases import Case, production, verdict
-from tests.kernels.hstu_attention.test_hopper import LENGTHS, MASKS
+from tests.kernels.hstu_attention.attention_cases import Case, before_garbage, production, verdict
+from tests.kernels.hstu_attention.test_hopper import LENGTHS, MASKS, run
 from tests.kernels.marks import needs_hopper, needs_nvcc
 
 CASES = {name: (mask, LENGTHS) for name, mask in MASKS.items()} | {
@@ -206,27 +204,14 @@ def one_form(size: int, precision: str) -> list[Edit]:
     ]
 
 
-def run(q, k, v, offsets, longest, mask):
-    """The result, with a sequence behind the others that is all NaN, in memory that is all NaN before."""
-    rows = q.size(0)
-    q, k, v = (torch.cat([x, x.new_full((BEHIND, *x.shape[1:]), float("nan"))]) for x in (q, k, v))
-    if mask.num_targets is not None:
-        mask = replace(mask, num_targets=pad(mask.num_targets, (0, 1)))
-    if mask.attn_scale is not None:
-        mask = replace(mask, attn_scale=pad(mask.attn_scale, (0, BEHIND), value=1.0))
-    offsets = torch.cat([offsets, offsets[-1:] + BEHIND])
-    out = torch.full_like(v, float("nan"))
-    hstu_attention(q, k, v, offsets, max(longest, BEHIND), mask, backend="hopper", out=out)
-    return out[:rows]
-
-
 def is_caught(fault: Fault, edits: list[Edit], folder: Path, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether the verdict of the fault's call fails with the kernel of a copy that has these edits."""
     source = edited(SOURCE, [*one_form(fault.size, fault.precision), *edits], folder)
     launch = built(source, CUDA_FLAGS, "hopper_attention")
     monkeypatch.setattr(hopper_launch, "_library", lambda: launch)
     mask, lengths = CASES[fault.case]
-    return not verdict(Case(2, fault.size, fault.size, mask, lengths), fault.precision, run).passed
+    case = Case(2, fault.size, fault.size, mask, lengths)
+    return not verdict(case, fault.precision, before_garbage(run, BEHIND)).passed
 
 
 @pytest.mark.parametrize("name", FAULTS)

@@ -145,12 +145,13 @@ def test_large_blocks_need_free_multiprocessors_and_uncut_rows(window, contextua
     mask = ProductionMask(1.0, 4.0, max_attn_len=window, contextual_seq_len=contextual)
     is_uncut = not window or contextual > 0
     for dim, rows, is_large in (
-        (128, 8_500, is_uncut or window == 256),
-        (128, 16_800, is_uncut or window == 256),
+        (128, 8_500, True),
+        (128, 16_800, True),
         (128, 17_000, False),
-        (64, 100_000, is_uncut or window == 1024),
+        (64, 100_000, True),
         (64, 102_000, is_uncut),
         (64, 280_000, False),
+        (32, 100_000, True),
         (32, 200_000, is_uncut or window == 1024),
         (32, 280_000, False),
     ):
@@ -158,6 +159,8 @@ def test_large_blocks_need_free_multiprocessors_and_uncut_rows(window, contextua
         chosen = choose_schedule(q, q, 9_000, mask, sequences=4)
         assert chosen.block_n == (64 if is_large else 32)
         assert chosen.use_tma == (dim > 32)
+        has_few_blocks = window == 256 and rows < 101_000
+        assert chosen.one_loop == (not is_uncut and (dim == 128 or has_few_blocks))
 
 
 @needs_triton
