@@ -23,6 +23,7 @@ _GROUP = 64
 _HELD_BYTES = 48 << 20
 _LEAST_GROUP = 16
 _MOST_GROUP = {"small": 256, "narrow": 128, "wide": 64}
+_MOST_GROUP_OF_WINDOW = 32
 # Number of programs that fill a large GPU once.
 _MANY_PROGRAMS = 132
 # Sequences up to here are a few blocks. Their schedule is for programs that fill a large GPU fewer times than
@@ -272,6 +273,9 @@ def _of_window(size: SizeClass, widest: int, is_few_blocks: bool) -> Schedule:
     if is_few_blocks and fills <= 3:
         stages = 2 if widest > 32 else 3
         return Schedule(64, 64, 4, stages, group=group, use_tma=widest > 32, one_loop=True)
+    if is_few_blocks and widest > 32:
+        # As many programs of wide heads, these read and write much at once.
+        group = min(group, _MOST_GROUP_OF_WINDOW)
     is_large = not is_few_blocks and size.lengths == "long" and fills <= (3 if widest > 32 else 4)
     return Schedule(64, 64 if is_large else 32, 4, num_stages=3, group=group, use_tma=widest > 32)
 

@@ -174,6 +174,16 @@ def test_wide_heads_and_contexts_leave_the_cache_to_fewer_pairs(dim, groups):
 
 
 @needs_triton
+@pytest.mark.parametrize(("rows", "group"), [(12_000, 128), (30_000, 32)])
+def test_many_programs_with_few_blocks_leave_the_cache_to_fewer_pairs(rows, group):
+    from kernels.hstu_attention.schedules import choose_schedule
+
+    mask = ProductionMask(1.0, 4.0, max_attn_len=256)
+    q = torch.empty(rows, 4, 64, dtype=torch.bfloat16, device="meta")
+    assert choose_schedule(q, q, 900, mask, sequences=rows // 500).group == group
+
+
+@needs_triton
 def test_short_loops_of_wide_heads_leave_registers_for_more_programs():
     from kernels.hstu_attention.schedules import choose_schedule
 
