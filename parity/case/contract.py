@@ -5,21 +5,24 @@ A wrong one would raise later, in code of the engine, which names neither the me
 
 from __future__ import annotations
 
+import importlib.util
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
 from parity.base.errors import UserError
+from parity.base.trees import dotted, leaves
 from parity.case.model import Case
 from parity.case.plan import Arrays, PlannedBatch
 from parity.case.users_code import of_case
 
 
 def require_case(case: Case) -> None:
-    """Raises `UserError` for a method without inputs that raises, or returns another type."""
+    """Raises `UserError` for an option or a method without inputs that raises, or has another type."""
+    case.check_options()
     _call(case, "options", case.options, _is_named, "return a dictionary of options by name")
     _call(
         case, "cannot_be_asked", case.cannot_be_asked, _is_named, "return a dictionary of reasons by answer"
@@ -32,7 +35,10 @@ def require_case(case: Case) -> None:
         lambda result: _is_named(result) and all(map(callable, result.values())),
         "return a dictionary of functions by the name of a class",
     )
-    _call(case, "port_modules", case.port_modules, _is_sequence, "return a list of import paths")
+    for module in _call(
+        case, "port_modules", case.port_modules, _is_sequence, "return a list of import paths"
+    ):
+        _require_module(case, module)
     _require(case, "whole_outputs", case.whole_outputs, _is_sequence, "give a tuple of names of outputs")
 
 
@@ -48,13 +54,7 @@ def require_batch(case: Case, arrays: Arrays) -> None:
         "return the number of rows",
     )
     _require_rows(case, arrays, size)
-    _call(
-        case,
-        "dynamic_sizes",
-        lambda: case.dynamic_sizes(arrays),
-        _is_mapping,
-        "return a dictionary of least sizes",
-    )
+    _require_sizes(case, arrays)
     valid = _call(
         case,
         "valid_rows",
@@ -68,6 +68,37 @@ def require_batch(case: Case, arrays: Arrays) -> None:
             raise UserError(
                 f"valid_rows[{axis}]", _told(mask), "is no mask of it", f"return booleans ({size}, {axis})"
             )
+
+
+def require_poisoned(case: Case, arrays: Arrays, poisoned: Arrays) -> None:
+    """Raises `UserError` for arrays with garbage that are not those of the inputs."""
+    fix = "return the same arrays from poison, with other values in their padding"
+    if set(poisoned) != set(arrays):
+        raise UserError("poison", ", ".join(poisoned), f"are not the inputs of {case.name}", fix)
+    for name, array in arrays.items():
+        if (poisoned[name].shape, poisoned[name].dtype) != (array.shape, array.dtype):
+            raise UserError(f"poison.{name}", _told(poisoned[name]), f"is not {_told(array)}", fix)
+
+
+def outputs_by_tap(case: Case, results: Any) -> Mapping[str, Any]:
+    """The entry's results by tap name. Raises `UserError` where the case names them otherwise."""
+    fix = f"return a dictionary of outputs by names such as {case.entry}.scores"
+    return _call(
+        case,
+        "named_outputs",
+        lambda: case.named_outputs(results),
+        lambda named: _is_named(named) and all(name.startswith(f"{case.entry}.") for name in named),
+        fix,
+    )
+
+
+def require_whole_outputs(case: Case, taps: Collection[str]) -> None:
+    """Raises `UserError` where `whole_outputs` names no output. `taps` are the outputs by tap name."""
+    outputs = [tap.removeprefix(f"{case.entry}.") for tap in taps]
+    for name in case.whole_outputs:
+        if name not in outputs:
+            fix = f"name one of {', '.join(outputs)}"
+            raise UserError("whole_outputs", name, f"is no output of {case.name}", fix)
 
 
 def arguments_of(case: Case, arrays: Arrays) -> dict[str, Any]:
@@ -125,6 +156,45 @@ def _require_rows(case: Case, arrays: Arrays, size: int) -> None:
             f"are no single row of {case.name}",
             "return the rows asked for",
         )
+
+
+def _require_sizes(case: Case, arrays: Arrays) -> None:
+    """Raises `UserError` where `dynamic_sizes` gives no least size, or names an axis that is not there."""
+    sizes = _call(
+        case,
+        "dynamic_sizes",
+        lambda: case.dynamic_sizes(arrays),
+        _is_mapping,
+        "return a dictionary of least sizes",
+    )
+    shapes = {
+        dotted(path): leaf.shape
+        for path, leaf in leaves(arguments_of(case, arrays))
+        if isinstance(leaf, np.ndarray)
+    }
+    axes = {(name, axis): size for name, shape in shapes.items() for axis, size in enumerate(shape)}
+    firsts = [size for (_, axis), size in axes.items() if axis == 0]
+    # The default names the batch, whose size may be that of no axis.
+    largest: dict[Any, int] = {size: size for size in (*firsts, case.batch_size_of(arrays))} | axes
+    for key, least in sizes.items():
+        field = f"dynamic_sizes[{key!r}]"
+        if key not in largest:
+            known = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+            fix = f"name the size of a first axis, or (argument, axis), of {known}"
+            raise UserError(field, least, f"is of no axis of {case.name}'s arguments", fix)
+        if not (isinstance(least, (int, np.integer)) and 0 <= least <= largest[key]):
+            raise UserError(field, least, "is no least size", f"give 0 to {largest[key]}, the batch's size")
+
+
+def _require_module(case: Case, name: str) -> None:
+    """Raises `UserError` for an import path that no module has."""
+    try:
+        found = importlib.util.find_spec(name)
+    except ModuleNotFoundError:
+        found = None
+    if found is None:
+        fix = f"give {case.name} import paths of the port's modules"
+        raise UserError("port_modules", name, "is no module that Python finds", fix)
 
 
 def _call(case: Case, method: str, call: Callable[[], Any], is_right: Callable[[Any], bool], fix: str) -> Any:

@@ -22,7 +22,7 @@ from parity.base.errors import UserError
 from parity.base.files import parse_json, write_new
 from parity.base.memory import require
 from parity.case import Arrays, Batches, Case
-from parity.case.contract import require_batch, require_case, require_plan
+from parity.case.contract import require_batch, require_case, require_plan, require_poisoned
 from parity.case.plan import TYPICAL
 from parity.case.users_code import of_case
 
@@ -241,8 +241,16 @@ def batches_in(batches: Sequence[_Batch], precision: str, precisions: Sequence[s
 
 def poisoned_inputs(case: Case, inputs: CaseInputs, seed: int = POISON_SEED) -> CaseInputs | None:
     """The same inputs with garbage in their padding; None where there is no padding."""
-    poisoned = case.poison(inputs, seed)
-    return None if poisoned is None else _read_only(case, poisoned)
+    with of_case(case, "poison"):
+        garbage = case.poison(inputs, seed)
+    if garbage is None:
+        return None
+    if not isinstance(garbage, Mapping):
+        fix = "return arrays by name from poison, or None"
+        raise UserError("poison", type(garbage).__name__, f"is no result of {case.name} that fits", fix)
+    poisoned = _read_only(case, garbage)
+    require_poisoned(case, inputs, poisoned)
+    return poisoned
 
 
 def _read_only(case: Case, arrays: Arrays) -> CaseInputs:

@@ -62,6 +62,11 @@ def _mask(*shape: int, dtype=bool):
         ("valid_rows", _mask(ROWS, WIDTH, dtype=np.int64), "valid_rows[6]: an array of int64 (20, 6)"),
         ("valid_rows", lambda self, arrays: None, "valid_rows: None"),
         ("dynamic_sizes", lambda self, arrays: None, "dynamic_sizes: None"),
+        ("dynamic_sizes", lambda self, arrays: {21: 1}, "dynamic_sizes[21]: 1 is of no axis of right's"),
+        ("dynamic_sizes", lambda self, arrays: {"x": 1}, "dynamic_sizes['x']: 1 is of no axis of right's"),
+        ("dynamic_sizes", lambda self, arrays: {("y", 0): 1}, "name the size of a first axis, or (argument"),
+        ("dynamic_sizes", lambda self, arrays: {ROWS: ROWS + 1}, "dynamic_sizes[20]: 21 is no least size"),
+        ("dynamic_sizes", lambda self, arrays: {("x", 1): 0.5}, "dynamic_sizes[('x', 1)]: 0.5 is no least"),
         ("batch_size_of", lambda self, arrays: None, "batch_size_of: None"),
         ("entry_arguments", lambda self, arrays: [arrays["x"]], "entry_arguments: a list"),
         ("entry_arguments", lambda self, arrays: {0: arrays["x"]}, "entry_arguments: a dict"),
@@ -74,6 +79,8 @@ def _mask(*shape: int, dtype=bool):
         ("options", lambda self: ["a"], "options: ['a']"),
         ("cannot_be_asked", lambda self: ["a"], "cannot_be_asked: ['a']"),
         ("port_modules", lambda self: "small", "port_modules: 'small'"),
+        ("port_modules", lambda self: ["json", "json.none"], "port_modules: json.none is no module that"),
+        ("port_modules", lambda self: ["none.at_all"], "port_modules: none.at_all is no module that"),
         ("weight_scale", lambda self, name, parameter: "big", "weight_scale: 'big'"),
         ("weight_scale", lambda self, name, parameter: -1.0, "weight_scale: -1.0"),
         ("weight_scale", lambda self, name, parameter: float("nan"), "weight_scale: nan"),
@@ -102,6 +109,65 @@ def test_a_batch_of_a_plan_that_lacks_an_array():
         yield parity.PlannedBatch("short", "two rows", {"y": np.zeros((2, WIDTH), np.float32)})
 
     _refused("plan.short: y do not fit forward(x", plan=plan)
+
+
+@pytest.mark.parametrize(
+    ("poisoned", "message"),
+    [
+        (lambda self, arrays, seed: [arrays["x"]], "poison: list is no result of right"),
+        (lambda self, arrays, seed: {"y": arrays["x"]}, "poison: y are not the inputs of right"),
+        (lambda self, arrays, seed: {"x": arrays["x"][:2]}, "poison.x: an array of float32 (2, 6)"),
+        (lambda self, arrays, seed: {"x": arrays["x"] > 0}, "poison.x: an array of bool (20, 6)"),
+        (lambda self, arrays, seed: 1 / 0, "poison fails (ZeroDivisionError"),
+    ],
+)
+def test_garbage_that_does_not_fit(poisoned, message):
+    with pytest.raises(parity.UserError) as caught:
+        parity.check(type("Wrong", (Right,), {"poison": poisoned})(), ("fp32",))
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("named", "message"),
+    [
+        ({"named_outputs": lambda self, results: [results]}, "named_outputs: a list is no result of right"),
+        ({"named_outputs": lambda self, results: {"scores": results}}, "by names such as forward.scores"),
+        ({"named_outputs": lambda self, results: 1 / 0}, "named_outputs fails (ZeroDivisionError"),
+        ({"whole_outputs": ("scores",)}, "whole_outputs: scores is no output of right; name one of output"),
+    ],
+)
+def test_names_of_outputs_that_do_not_fit(named, message):
+    result = parity.check(type("Wrong", (Right,), named)(), ("fp32",))
+    assert message in str(result)
+    with pytest.raises(AssertionError):
+        result.raise_if_failed()
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"initial": "random"}, "initial: random is not known; use 'sensitive' or 'own'"),
+        ({"unused": "layer.bias"}, "unused: layer.bias is a text"),
+        ({"tolerance": {"layer": 2.0}}, "tolerance['layer']: 2.0 is no relative error"),
+    ],
+)
+def test_options_that_mean_nothing(option, message):
+    _refused(message, **option)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"unused": ("mask",)}, "unused: mask matches no tensor of the reference; use names such as layer.w"),
+        ({"inert": ("Dropuot",)}, "inert: Dropuot matches no module; use names such as layer, Linear"),
+        ({"functional": ("layers",)}, "functional: layers matches no module; did you mean 'layer'?"),
+        ({"tolerance": {"layers": 0.1}}, "tolerance: layers matches no module; did you mean 'layer'?"),
+    ],
+)
+def test_options_that_match_nothing(option, message):
+    with pytest.raises(parity.UserError) as caught:
+        parity.check(type("Wrong", (Right,), option)(), ("fp32",))
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("result", [None, "yes", np.zeros(3)])

@@ -31,6 +31,7 @@ from parity.base.trees import dotted, leaves, map_tree
 from parity.capture.outputs import flat_outputs, output_of
 from parity.capture.torch_hooks import marked
 from parity.case import Case, ModelPair
+from parity.case.contract import outputs_by_tap
 from parity.inputs.arrays import make_inputs
 from parity.inputs.weights import rounded
 from parity.runners.onnx.translations import TRANSLATIONS
@@ -278,7 +279,7 @@ class _Entry(torch.nn.Module):
             results = self._case.call(self.model, arguments)
         outputs = {
             name: output_of(name, output, self._dtype).clone()
-            for name, output in flat_outputs(self._case.named_outputs(results)).items()
+            for name, output in flat_outputs(outputs_by_tap(self._case, results)).items()
         }
         taps = {**marks.arguments, **marks.results}
         everything = {**{name: in_real(tensor) for name, tensor in taps.items()}, **outputs}

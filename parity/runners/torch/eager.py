@@ -17,6 +17,7 @@ from parity.capture.names import TapName
 from parity.capture.outputs import flat_outputs, form_of, output_of
 from parity.capture.torch_hooks import module_ranges, tapped
 from parity.case import Case, NoForm
+from parity.case.contract import outputs_by_tap, require_whole_outputs
 from parity.inputs.weights import rounded
 from parity.runners.base import (
     Appends,
@@ -85,9 +86,10 @@ class TorchModel(Runner):
 
     def _outputs(self, results: Any) -> dict[str, torch.Tensor]:
         """The results of the entry by tap name, as tensors of real numbers."""
-        outputs = flat_outputs(self.case.named_outputs(results))
+        outputs = flat_outputs(outputs_by_tap(self.case, results))
         if not outputs:
             raise TypeError(f"{self.case.entry} returns no tensor, and nothing is left to compare")
+        require_whole_outputs(self.case, outputs)
         self._forms = {name: form for name, output in outputs.items() if (form := form_of(output))}
         return {name: output_of(name, output, self.dtype) for name, output in outputs.items()}
 

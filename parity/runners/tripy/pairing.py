@@ -15,7 +15,7 @@ from parity.base.trees import map_tree
 from parity.capture.arguments import named_arguments
 from parity.capture.names import TapName
 from parity.capture.tripy_hooks import named_modules
-from parity.case import Case, ModelPair
+from parity.case import Case, Form
 from parity.case.pairing import check_paths, function_of
 from parity.case.patterns import matched
 from parity.inputs.port_weights import port_weights, source_of
@@ -64,22 +64,22 @@ def built_port(case: Case, dtype: torch.dtype) -> tp.Module:
 def check_port(case: Case, dtype: torch.dtype) -> None:
     """Raises `UserError` for modules and tensors without a counterpart, before a run."""
     model = built_port(case, dtype)
-    paths = list(paired_modules(case, model))
-    if isinstance(case, ModelPair):
-        check_patterns(case, paths)
+    check_patterns(case, list(paired_modules(case, model)))
     port_weights(case, case.build_reference().state_dict(), _shapes(model))
 
 
-def check_patterns(case: ModelPair, paths: Sequence[str]) -> None:
-    """Raises `UserError` for a pattern of an option that matches nothing.
+def check_patterns(case: Case, paths: Sequence[str]) -> None:
+    """Raises `UserError` for a pattern of an option that matches nothing. A form has those of its case.
 
     Args:
         case: The case.
         paths: Paths of the port's modules in the reference.
     """
+    if isinstance(case, Form) or not (case.inert or case.functional or case.unused or case.tolerance):
+        return
     model = case.build_reference()
     own = {path: type(module).__name__ for path, module in model.named_modules() if path}
-    modules = [*own, *own.values(), *paths]
+    modules = list(dict.fromkeys([*own, *own.values(), *paths]))
     tensors = list(model.state_dict())
     for option, known in (("inert", modules), ("functional", modules), ("unused", tensors)):
         for pattern in getattr(case, option):
@@ -87,7 +87,8 @@ def check_patterns(case: ModelPair, paths: Sequence[str]) -> None:
     for pattern in case.tolerance:
         # The outputs of the entry are not known before it runs.
         if not pattern.startswith((f"{case.entry}.", "*")):
-            _refuse_unmatched("tolerance", pattern, TapName.parse(pattern).path, [*own, *paths])
+            known = list(dict.fromkeys([*own, *paths]))
+            _refuse_unmatched("tolerance", pattern, TapName.parse(pattern).path, known)
 
 
 def _refuse_unmatched(option: str, pattern: str, path: str, known: Sequence[str]) -> None:

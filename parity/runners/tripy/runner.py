@@ -23,6 +23,7 @@ from parity.capture.names import TapName
 from parity.capture.outputs import flat_outputs, output_of
 from parity.capture.tripy_hooks import Traced, is_tripy_tensor, tapped
 from parity.case import Case, NoForm
+from parity.case.contract import outputs_by_tap
 from parity.coverage.questions import Coverage
 from parity.inputs.weights import rounded
 from parity.runners.base import (
@@ -48,6 +49,7 @@ from parity.runners.tripy.compiled import (
 from parity.runners.tripy.lean_traces import leanly
 from parity.runners.tripy.pairing import (
     built_port,
+    check_patterns,
     in_ranks,
     paired_modules,
     paired_parameters,
@@ -95,6 +97,7 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
             raise Unavailable(str(error)) from error
         self._load_parameters(weights)
         self._modules = paired_modules(self.case, self.model)
+        check_patterns(case, list(self._modules))
         self._parameters = paired_parameters(self.case, self.model)
         self._executables, self._whole = {}, None
         self._survey = None
@@ -166,7 +169,7 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
         return Compiled(function, arguments, dynamic_sizes)
 
     def _entry(self, arguments: dict, traced: Traced) -> dict[str, tp.Tensor | torch.Tensor]:
-        outputs = flat_outputs(self.case.named_outputs(self.case.call(self.model, arguments)))
+        outputs = flat_outputs(outputs_by_tap(self.case, self.case.call(self.model, arguments)))
         return {
             name: output if is_tripy_tensor(output) else output_of(name, output, self.dtype)
             for name, output in outputs.items()
