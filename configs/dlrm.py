@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from configs.fields import MAX_WHOLE, Count, Strict, raise_problems
+from configs.fields import MAX_WHOLE, Count, PositiveFloat, Strict, raise_problems
 from configs.quantisation import Quantisable
 
 # Half of float32's range: a width that comes out just below the end of the range is rounded beyond it.
@@ -148,5 +148,8 @@ class DLRMInput(Strict):
 
     batch_size: Count = Field(description="rows in the batch")
     seed: int = Field(default=0, ge=0, le=MAX_WHOLE, description="seed of the random input and weights")
+    logit_scale: PositiveFloat = Field(
+        default=1.0, description="factor on the random weights of the last layer, in front of its sigmoid"
+    )
     longest_bag: Count = Field(default=1, description="indices of the longest bag; the shortest has none")
     per_sample_weights: bool = Field(default=False, description="whether each index has a weight")

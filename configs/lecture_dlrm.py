@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from configs.fields import MAX_WHOLE, Count, Strict
+from configs.fields import MAX_WHOLE, Count, PositiveFloat, Strict
 
 #: Token k of feature f is (f + 1) * stride + k: features share no token, and some exceed int32, as Criteo's.
 _TOKEN_STRIDE = 1_300_000_003
@@ -56,3 +56,6 @@ class LectureDLRMInput(Strict):
 
     batch_size: Count = Field(description="rows in the batch")
     seed: int = Field(default=0, ge=0, le=MAX_WHOLE, description="seed of the random input and weights")
+    logit_scale: PositiveFloat = Field(
+        default=1.0, description="factor on the random weights of the last layer, in front of its sigmoid"
+    )

@@ -92,7 +92,7 @@ class DLRMCase(ConfiguredCase):
         }
 
     def weight_scale(self, name: str, parameter: torch.Tensor) -> float | torch.Tensor | None:
-        scale = weight_scale(name, parameter)
+        scale = weight_scale(name, parameter, self.input.logit_scale)
         scheme = self.model.schemes.get(name.removesuffix(".weight"))
         is_table = scheme is not None and scheme.is_of_tables
         return scale_of_rows(scale, len(parameter)) if scale and is_table else scale

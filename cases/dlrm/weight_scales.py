@@ -5,8 +5,9 @@ For tables of D columns:
 * Tables: D^-1/4, so that a product of two rows has unit variance. Tables of mixed dimensions have 1, with the
   rest in the projection.
 * MLPs: sqrt(2 / inputs), so that ReLU keeps the variance. The first layer divides by the size of its input.
-  The last layer has sqrt(1 / inputs), so that no sigmoid saturates. Biases have 0.3, a third of the values
-  before the addition.
+  The last layer has sqrt(1 / inputs), so that no sigmoid saturates. A case may multiply that by a
+  `logit_scale`, with which powers of logits are beyond float16. Biases have 0.3, a third of the values before
+  the addition.
 * Pooling weights: 1.
 * Tables in codes: the first rows are tiny, so that the rule of codes shows all of its parts.
 * Scales of quantisers: 1, which a calibration replaces.
@@ -24,7 +25,7 @@ _LOG_COUNTS_RMS = 5.0
 """Root mean square of the logarithms of synthetic counts."""
 
 
-def weight_scale(name: str, parameter: torch.Tensor) -> float | None:
+def weight_scale(name: str, parameter: torch.Tensor, logit_scale: float = 1.0) -> float | None:
     """Standard deviation of a parameter's initial values; None for a name that is not the model's."""
     top, *_, role = name.split(".")
     if top == "emb_l":
@@ -41,7 +42,7 @@ def weight_scale(name: str, parameter: torch.Tensor) -> float | None:
             return 1.0
         outputs, inputs = parameter.shape
         if outputs == 1:
-            return 1.0 / math.sqrt(inputs)
+            return logit_scale / math.sqrt(inputs)
         return math.sqrt(2.0 / inputs) / (_LOG_COUNTS_RMS if name == "bot_l.0.weight" else 1.0)
     return None
 

@@ -119,11 +119,13 @@ class LectureDLRMCase(ConfiguredCase):
         )
 
     def weight_scale(self, name: str, parameter: torch.Tensor) -> float | None:
-        """Tables 1, layers sqrt(1 / inputs), and the first one less by the size of the counts."""
+        """Tables 1, layers sqrt(1 / inputs); the first less by the size of counts, the last `logit_scale`."""
         if name.startswith("sparse_layer."):
             return 1.0
         if name == "dense_layer.mlp.fc_layers.0.weight":
             return 1.0 / math.sqrt(parameter.shape[1]) / _COUNTS_RMS
+        if name.startswith("prediction_layer.") and parameter.shape[:-1] == (1,):
+            return self.input.logit_scale / math.sqrt(parameter.shape[1])
         return None
 
     def batch_size_of(self, arrays: Arrays) -> int:
