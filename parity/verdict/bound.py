@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from parity.base.precision import Precision
+from parity.base.precision import PRECISIONS, Precision
 from parity.verdict.distances import Distance
 
 ROUNDINGS_PER_OPERATION = 4
@@ -21,12 +21,14 @@ class Bound:
         floor: Relative error that is allowed beside an exact reference.
         longest_sum: Terms of the longest sum; 0 if there is no arithmetic.
         unit_roundoff: Unit round-off of the tested precision.
+        is_alone: Whether it is for a module alone, whose inputs are equal on all sides.
     """
 
     k: float
     floor: float
     longest_sum: int
     unit_roundoff: float
+    is_alone: bool = False
 
     def limit(self, expected: Distance, rows: float) -> Distance:
         """The largest error that the port may have.
@@ -56,6 +58,15 @@ class Bound:
     def _constant(self) -> float:
         """The share of the scale error's limit for roundings of constants, which are common to all rows."""
         return self.floor / math.sqrt(ROUNDINGS_PER_OPERATION)
+
+    @property
+    def error_in_float32(self) -> float:
+        """Relative error of what a program computes in float32 in a run of a half type; infinite in others.
+
+        A sum of n terms in float32 has at most about sqrt(n) times the error of one rounding.
+        """
+        share = PRECISIONS["fp32"].unit_roundoff / self.unit_roundoff
+        return self.floor * share * math.sqrt(max(1, self.longest_sum)) if share < 1.0 else math.inf
 
     def explain(self) -> str:
         """The bound and its derivation, in one line."""

@@ -35,6 +35,7 @@ class Choice:
         samples: Number of these samples.
         float32_squares, float32_samples: The same of samples with errors of float32; see `rounding`.
         reference: The reference's numbers.
+        is_reference_float32: Whether the reference computes them in float32.
     """
 
     call: Call
@@ -46,6 +47,7 @@ class Choice:
     float32_squares: list[torch.Tensor] = field(default_factory=list)
     float32_samples: int = 0
     reference: list[torch.Tensor] = field(default_factory=list)
+    is_reference_float32: bool = False
 
     @property
     def operands(self) -> list[torch.Tensor]:
@@ -123,6 +125,7 @@ class Choice:
             values = [_values(tensor, tensor.ndim) for tensor in operands]
         if is_reference:
             self.reference = [tensor[0] for tensor in values]
+            self.is_reference_float32 = all(operand.dtype is torch.float32 for operand in operands)
             return
         pairs = zip(values, self.numbers, strict=True)
         squares = [torch.where(own == exact, 0.0, own - exact).square().sum(0) for own, exact in pairs]

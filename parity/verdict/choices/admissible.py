@@ -11,6 +11,10 @@ times the sampling factor of one number. A number that is exact on all of them h
 A model may compute such numbers in float32 by itself. Samples with errors of float32 have the roundings of
 both programs, and L is `DEVIATIONS` times their standard deviation.
 
+A reference may take float32 in a run of a half type, where its oracle has float64. The samples have errors of
+the half type then. A module alone has the same inputs on all sides: where the reference's numbers are within
+errors of float32 there, both programs compute them in float32. L has such an error and the reference's own.
+
 A choice is admissible if some numbers in [x - L, x + L] give it:
 
 * an order c_1, c_2, ... of a ranking, if x[c_i] + L[c_i] >= x[c_j] - L[c_j] for all i < j, and for all j that
@@ -23,6 +27,8 @@ Equal numbers may be in any order, unless the reference sorts in a stable way.
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 
@@ -72,7 +78,11 @@ def _limit(choice: Choice, place: int, bound: Bound) -> torch.Tensor:
         together = own.square().mean(-1, keepdim=True).sqrt() if own.ndim else own
         factor = sampling_factor(1.0, float(own.shape[-1] if own.ndim else 1))
     error = torch.maximum(own, factor * together)
-    limit = torch.hypot(bound.k * error, bound.floor * choice.sizes[place].to(torch.float64))
+    sizes = choice.sizes[place].to(torch.float64)
+    limit = torch.hypot(bound.k * error, bound.floor * sizes)
+    if bound.is_alone and choice.is_reference_float32 and math.isfinite(bound.error_in_float32):
+        narrow = bound.error_in_float32 * sizes
+        limit = torch.hypot(bound.k * own, narrow) if bool((own <= narrow).all()) else limit
     return torch.where(error == 0.0, _limit_in_float32(choice, place), limit)
 
 

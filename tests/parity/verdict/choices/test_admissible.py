@@ -6,7 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from parity.base.precision import PRECISIONS
 from parity.runners.oracle.choices import Choices
+from parity.verdict.bound import bound_for
 from parity.verdict.choices.admissible import admissible, limits
 from tests.parity.verdict.choices.searches import BOUND, ERROR, measure
 
@@ -206,3 +208,21 @@ def test_numbers_without_samples_share_the_error_of_their_row():
     (limit,) = limits(choice, BOUND)
     assert len(set(limit[0].tolist())) == 1
     assert limit[0, 0] > 0.0
+
+
+@pytest.mark.parametrize(
+    ("precision", "is_alone", "wide"),
+    [("bf16", True, False), ("fp16", True, False), ("bf16", False, True), ("fp32", True, True)],
+)
+def test_numbers_that_the_reference_computes_in_float32(precision, is_alone, wide):
+    """Samples of a half type explain no other choice of a module alone, whose inputs are equal."""
+    bound = replace(bound_for(PRECISIONS[precision], 1), is_alone=is_alone)
+    error = PRECISIONS[precision].unit_roundoff
+    choice = chosen(lambda x: x.round(), [60.6, 7.25], error=60.0 * error)
+    choice.reference = [choice.numbers[0] * (1 + 2.0**-24)]
+    choice.is_reference_float32 = True
+    (limit,) = limits(choice, bound)
+    assert bool((limit > 10 * error).all()) == wide
+    # A reference with another error has not computed in float32 from the start.
+    choice.reference = [choice.numbers[0] * (1 + error)]
+    assert bool((limits(choice, bound)[0] > 10 * error).all())
