@@ -206,7 +206,8 @@ def _dlrm(draw: _Draw) -> tuple[Values, Values]:
     schemes = {"*": _OF_PRODUCTS}
     if composed in ("plain", "weighted"):
         schemes["emb_l"] = _OF_TABLES
-    return model | _quantised(draw, **schemes), inputs
+    model |= _quantised(draw, **schemes)
+    return model, inputs | {"logit_scale": draw.or_nothing(draw.number(0.5, 4.0))}
 
 
 def _dlrmv3(draw: _Draw) -> tuple[Values, Values]:
@@ -248,7 +249,8 @@ def _lecture_dlrm(draw: _Draw) -> tuple[Values, Values]:
         "prediction_hidden_sizes": draw.sizes(draw.size(0, 2), 1, 12),
         "token_hash": draw.choice("modulus", "index"),
     }
-    return model, {"batch_size": draw.size(1, 16)}
+    batch = draw.size(1, 16)
+    return model, {"batch_size": batch, "logit_scale": draw.or_nothing(draw.number(0.5, 4.0))}
 
 
 _FAMILIES: dict[str, Callable[[_Draw], tuple[Values, Values]]] = {
