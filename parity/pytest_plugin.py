@@ -28,6 +28,8 @@ MODEL = "model"
 """Name of the item of the model's outputs and of checks that no module has."""
 _REPORTS = pytest.StashKey["Reports"]()
 _FOLDER = "parity_reports"
+_COMMAND = "pytest"
+"""Command of a session in its report."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -37,8 +39,29 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    folder = config.getoption("--parity-report")
+    if folder is not None and folder.exists():
+        _require_own(folder)
     shared = getattr(config, "workerinput", {}).get(_FOLDER)
     config.stash[_REPORTS] = Reports(None if shared is None else Path(shared))
+
+
+def _require_own(folder: Path) -> None:
+    """Raises `pytest.UsageError` for a folder that the session's report cannot be written to."""
+    from parity.base.errors import UserError
+    from parity.execution.folder import RunFolder
+    from parity.report.files import read_report
+
+    fix = "name a new folder"
+    if not folder.is_dir():
+        raise pytest.UsageError(f"--parity-report: {folder} is no folder; {fix}")
+    earlier = RunFolder(folder).report
+    try:
+        is_own = not earlier.exists() or read_report(earlier).command == _COMMAND
+    except UserError:
+        is_own = False
+    if not is_own:
+        raise pytest.UsageError(f"--parity-report: {earlier} is no report of pytest, and stays; {fix}")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -301,7 +324,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if folder is not None and not hasattr(session.config, "workerinput") and len(reports):
         from parity.report.files import joined, write_again
 
-        write_again(joined(reports.all(), "pytest"), folder)
+        write_again(joined(reports.all(), _COMMAND), folder)
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

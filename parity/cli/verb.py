@@ -160,10 +160,10 @@ def _unknown_option(ctx: click.Context, error: click.NoSuchOption) -> UserError:
         if any(error.option_name in option.opts for option in verb.params)
     ]
     named = [name for name in verbs if error.option_name.endswith(name)]
-    if named:
-        fix = f"use the verb: `{program_name(ctx)} {named[0]}`"
-    elif takers:
+    if takers:
         fix = f"leave it out; it belongs to {', '.join(takers)}"
+    elif named:
+        fix = f"use the verb: `{program_name(ctx)} {named[0]}`"
     elif error.possibilities:
         fix = f"did you mean {' or '.join(error.possibilities)}?"
     else:

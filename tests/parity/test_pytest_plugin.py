@@ -152,6 +152,27 @@ def test_a_case_is_an_item_a_module_and_precision(run, pytester):
         result.assert_outcomes(passed=1, deselected=5)
 
 
+@pytest.mark.parametrize(
+    ("path", "place", "message"),
+    [
+        ("pages", "pages", "--parity-report: pages is no folder; name a new folder"),
+        (
+            "pages/report.json",
+            "pages",
+            "--parity-report: pages/report.json is no report of pytest, and stays",
+        ),
+    ],
+)
+def test_a_report_replaces_no_file_of_others(run, pytester, path, place, message):
+    file = pytester.path / path
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("mine")
+    result = run(CASES.format(port="Port"), "--parity-report", place)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"*{message}*"])
+    assert file.read_text() == "mine"
+
+
 def test_modules_behind_the_culprit_are_skipped(run):
     result = run(CASES.format(port="Wrong"), "-v")
     result.assert_outcomes(passed=1, failed=1, skipped=4)

@@ -52,6 +52,10 @@ def test_a_verb_has_help_an_example_and_exit_codes(command, verb):
             ("stream", "--batch", "2"),
             "stream: --batch is no option of this verb; leave it out; it belongs to",
         ),
+        (
+            ("replay", "out", "--precision", "fp16"),
+            "replay: --precision is no option of this verb; leave it out",
+        ),
         (("resume", "out", "--case", "hstu_tiny"), "resume: --case is no option of this verb; leave it out"),
         (("run", "--sead", "1"), "run: --sead is no option of this verb; did you mean --se"),
         (("compare", "--zzzz", "a", "b"), "`parity compare --help` lists the options"),
