@@ -31,6 +31,7 @@ ASKED_BY = {
     ("stu_tiny_history", "bf16"): ("mask_distance_in_half",),
     ("dlrmv3_tiny", "fp16"): ("actions_cast_to_table_type",),
     ("dlrm_tiny_fixed", "bf16"): ("padded_places_in_half",),
+    ("stu_tiny_quantised", "bf16"): ("input_steps_in_half_runs",),
     ("dlrm_lecture_tiny", "fp16"): ("sigmoid_as_exp_ratio",),
 }
 
