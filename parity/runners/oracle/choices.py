@@ -285,7 +285,7 @@ class ChoosingOracle(Choosing, OracleRunner):
     # The oracle itself has run twice.
     _is_repeatable = True
 
-    def _samples(self, *passes: Any) -> dict[str, torch.Tensor]:
+    def _samples(self, *passes: Any, **options: Any) -> dict[str, torch.Tensor]:
         """Rounding samples of results, and numbers of choices in float32 from passes of their own.
 
         What a model computes in float32 by itself may be as good as random, such as the sine of a large
@@ -298,10 +298,10 @@ class ChoosingOracle(Choosing, OracleRunner):
         ):
             self._of_float32 = True
             try:
-                super()._samples(*passes, of_float32=True)
+                super()._samples(*passes, of_float32=True, **options)
             finally:
                 self._of_float32 = False
-        return super()._samples(*passes)
+        return super()._samples(*passes, **options)
 
 
 class ChoosingReference(Choosing, TorchRunner):

@@ -11,27 +11,33 @@ results alone have, are always the CPU's.
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import torch
 
+from parity.base.interruption import raisable
 from parity.base.precision import Precision
+from parity.base.real_numbers import with_numbers_in
 from parity.capture.captures import Capture, ModuleCall, Through
 from parity.capture.names import TapName
 from parity.capture.torch_hooks import tapped
 from parity.case import Case
 from parity.inputs.weights import rounded
 from parity.runners.base import Arrays, Tensors
+from parity.runners.oracle.own_types import OwnResults, OwnTypes
 from parity.runners.oracle.repetition import require_same
 from parity.runners.oracle.rounding import sample_count, samples_of
 from parity.runners.oracle.sampling import LargestResult, rounding_samples
-from parity.runners.torch.eager import TorchModules
+from parity.runners.torch.eager import TorchModules, TorchRunner
 
 GPU_FLOPS = 1e11
 """FLOPs of a row, by the case's counts, from which the oracle runs on a GPU: seconds of a CPU's core in every
 pass, and modules run alone besides."""
+_MOST_NUMBERS = 1 << 24
+"""Most parameters of a module that is copied for its types. Tables have more, and no types of their own."""
 _CPU = torch.device("cpu")
 
 
@@ -166,7 +172,23 @@ class OracleRunner(Float64Runner):
             {name: samples_of(tap) for name, tap in results.items()},
             sum(tap.numel() for tap in results.values()),
             largest.bytes,
+            own_types=self._own_types(call, inputs, arrays),
         )
+
+    def _own_types(self, call: ModuleCall, inputs: Tensors, arrays: Arrays) -> OwnResults | None:
+        """The results of a module alone in a run of a half type; None where there are no such ones."""
+        module, is_half = self._modules[call.path], self._precision.dtype.itemsize < torch.float32.itemsize
+        if not is_half or sum(tensor.numel() for tensor in module.parameters()) > _MOST_NUMBERS:
+            return None
+        runner = TorchRunner(_CPU)
+        runner.case, runner.dtype = self.case, self._precision.dtype
+        runner._modules = {call.path: with_numbers_in(copy.deepcopy(module).cpu(), self._precision.dtype)}
+        try:
+            with OwnTypes() as types:
+                runner.run_call(call, inputs, arrays)
+        except raisable():
+            return None  # The reference's own run says why.
+        return types.results
 
     def _samples(
         self,
@@ -176,12 +198,13 @@ class OracleRunner(Float64Runner):
         elements: int,
         largest: int,
         of_float32: bool = False,
+        own_types: OwnResults | None = None,
     ) -> dict[str, torch.Tensor]:
         taps = [tap for tap, count in counts.items() if count]
         count = min(sample_count(elements), max(counts.values(), default=0))
         if not count:
             return {}
         with self._sampling():
-            sizes = count, largest, of_float32
-            samples = rounding_samples(arguments, run, taps, self._precision, *sizes)
+            options = count, largest, of_float32, own_types
+            samples = rounding_samples(arguments, run, taps, self._precision, *options)
         return {str(TapName.parse(tap).of_samples()): samples[tap][: counts[tap]] for tap in taps}

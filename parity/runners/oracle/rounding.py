@@ -49,6 +49,7 @@ from parity.base.dispatch import EachOperation
 from parity.base.precision import PRECISIONS, Precision
 from parity.capture.terms import terms
 from parity.runners.oracle.exactness import exact_elements, is_float32, is_wide
+from parity.runners.oracle.own_types import OwnResults
 
 FEW_ROWS = 256
 """Most rows of a tap with all samples. With more, the sampling error is a factor of at most 1.26."""
@@ -89,6 +90,10 @@ def samples_of(tensor: torch.Tensor) -> int:
     )
 
 
+class OtherOperations(Exception):
+    """A pass has other operations than the run whose types it was to take."""
+
+
 class Errors:
     """Random rounding errors of one precision, a stream of them from one seed.
 
@@ -96,10 +101,20 @@ class Errors:
         precision: The precision that results are rounded to.
         seed: Seed of the stream.
         of_float32: Whether float32 results have errors, too.
+        own_types: The results with a rounding in a run of the precision, see `own_types`. Those in float32
+            have errors of float32. None where all have those of the precision.
     """
 
-    def __init__(self, precision: Precision, seed: int, of_float32: bool = False) -> None:
-        self._precision = precision
+    def __init__(
+        self,
+        precision: Precision,
+        seed: int,
+        of_float32: bool = False,
+        own_types: OwnResults | None = None,
+    ) -> None:
+        self._precision = self._current = precision
+        self._own_types = own_types
+        self._place = 0
         self._of_float32 = of_float32
         self._generator = torch.Generator().manual_seed(seed)
         # Much faster than PyTorch's, for whole words.
@@ -109,9 +124,32 @@ class Errors:
         """Whether a value is a tensor whose numbers have errors."""
         return is_wide(value) or (self._of_float32 and is_float32(value))
 
-    def precision_of(self, result: torch.Tensor) -> Precision:
-        """The precision that a result is rounded to."""
-        return _FLOAT32 if is_float32(result) else self._precision
+    def begin(self) -> None:
+        """Begin a pass: the next result is its first one."""
+        self._place = 0
+
+    def precision_of(self, result: torch.Tensor, name: str, shape: torch.Size) -> Precision:
+        """The precision that the next result is rounded to.
+
+        Args:
+            result: The result, of all samples.
+            name: Its operation.
+            shape: Its shape in one sample.
+
+        Raises:
+            OtherOperations: The run of the precision has another result at this place.
+        """
+        self._current = self._precision
+        if is_float32(result):
+            return _FLOAT32
+        if self._own_types is not None:
+            own = self._own_types[self._place] if self._place < len(self._own_types) else None
+            self._place += 1
+            if own is None or own[:2] != (name, shape):
+                raise OtherOperations(f"{name} of {tuple(shape)} in place of {own}")
+            if own[2] is torch.float32:
+                self._current = _FLOAT32
+        return self._current
 
     def add(
         self,
@@ -134,7 +172,7 @@ class Errors:
         """
         rounded = result if result.shape == shape else result.expand(shape).clone()
         if result.dtype is torch.float64:
-            return self._add(self._precision, result, rounded, terms_norm, count, exact, before_bias)
+            return self._add(self._current, result, rounded, terms_norm, count, exact, before_bias)
         sizes = [None if size is None else size.double() for size in (terms_norm, before_bias)]
         return rounded.copy_(
             self._add(_OF_BOTH, result.double(), rounded.double(), sizes[0], count, exact, sizes[1])
@@ -199,12 +237,18 @@ class Roundings(EachOperation):
     Args:
         precision: The precision.
         seed: Seed of the errors.
-        of_float32: See `Errors`.
+        of_float32, own_types: See `Errors`.
     """
 
-    def __init__(self, precision: Precision, seed: int, of_float32: bool = False) -> None:
+    def __init__(
+        self,
+        precision: Precision,
+        seed: int,
+        of_float32: bool = False,
+        own_types: OwnResults | None = None,
+    ) -> None:
         super().__init__()
-        self._errors = Errors(precision, seed, of_float32)
+        self._errors = Errors(precision, seed, of_float32, own_types)
 
     def operation(self, func: Any, args: tuple, kwargs: dict) -> Any:
         name = func.overloadpacket.__name__
@@ -216,7 +260,7 @@ class Roundings(EachOperation):
         count = terms(func, args, kwargs, result).count
         for tensor in result if isinstance(result, (tuple, list)) else (result,):
             if count and self._errors.concern(tensor):
-                precision = self._errors.precision_of(tensor)
+                precision = self._errors.precision_of(tensor, name, tensor.shape)
                 exact = exact_elements(name, args, kwargs, tensor, operands, norm, count, precision)
                 # In place: a view stays a view, and an argument that is written to stays that argument.
                 self._errors.add(tensor, tensor.shape, norm, count, exact, before)

@@ -15,6 +15,7 @@ such a model are taken one by one, with the same distribution, and the runner's 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,7 +29,8 @@ from parity.base.dispatch import EachOperation, largest_bytes
 from parity.base.precision import Precision
 from parity.capture.terms import terms
 from parity.runners.oracle.exactness import exact_elements
-from parity.runners.oracle.rounding import Errors, Roundings, norm_of_terms, sum_before_bias
+from parity.runners.oracle.own_types import OwnResults
+from parity.runners.oracle.rounding import Errors, OtherOperations, Roundings, norm_of_terms, sum_before_bias
 
 CHUNK_BYTES = 1 << 24
 """Bytes of the largest tensor of a pass: samples are taken together up to it."""
@@ -126,7 +128,7 @@ class RoundingSamples(EachOperation):
         norm, before = (*sizes, None, None)[:2]
         exact = functools.partial(exact_elements, name, args, kwargs)
         results = [
-            self._rounded(output, operands, norm, before, count, in_place, exact) for output in outputs
+            self._rounded(name, output, operands, norm, before, count, in_place, exact) for output in outputs
         ]
         if in_place:
             return args[0]
@@ -154,6 +156,7 @@ class RoundingSamples(EachOperation):
 
     def _rounded(
         self,
+        name: str,
         output: Any,
         operands: list[torch.Tensor],
         norm: torch.Tensor | None,
@@ -170,7 +173,8 @@ class RoundingSamples(EachOperation):
         shape = torch.Size((self._count, *output.shape))
         fitting = [_aligned(operand, output.ndim) for operand in operands]
         norms = None if norm is None else _all(norm)
-        exact = exact_elements(values, fitting, norms, count, self._errors.precision_of(values))
+        precision = self._errors.precision_of(values, name, output.shape)
+        exact = exact_elements(values, fitting, norms, count, precision)
         before = None if before_bias is None else _all(before_bias)
         rounded = self._errors.add(values, shape, norms, count, exact, before)
         return output if isinstance(output, Samples) else Samples(rounded)
@@ -270,6 +274,7 @@ def rounding_samples(
     count: int,
     largest: int,
     of_float32: bool = False,
+    own_types: OwnResults | None = None,
 ) -> dict[str, torch.Tensor]:
     """Samples of `taps` by name, (K, ...) each for a tap of shape (...).
 
@@ -280,18 +285,34 @@ def rounding_samples(
         precision: The precision whose roundings the samples have.
         count: K.
         largest: Bytes of the largest tensor of a pass.
-        of_float32: See `Errors`.
+        of_float32, own_types: See `Errors`. A pass with other operations has no types of its own.
     """
+    if own_types is not None:
+        with contextlib.suppress(OtherOperations):
+            return _sampled(arguments, run, taps, (precision, of_float32, own_types), count, largest)
+    return _sampled(arguments, run, taps, (precision, of_float32, None), count, largest)
+
+
+def _sampled(
+    arguments: Callable[[], Any],
+    run: Callable[[Any], Mapping[str, torch.Tensor]],
+    taps: list[str],
+    errors: tuple[Precision, bool, OwnResults | None],
+    count: int,
+    largest: int,
+) -> dict[str, torch.Tensor]:
+    """`rounding_samples` of some errors. Raises `OtherOperations`, see `Errors.precision_of`."""
+    precision, *options = errors
     together = min(count, CHUNK_BYTES // max(1, largest))
     if together > 1:
         try:
-            return _many_at_once(arguments, run, taps, Errors(precision, 0, of_float32), count, together)
+            return _many_at_once(arguments, run, taps, Errors(precision, 0, *options), count, together)
         except NotBatchable as reason:
             _state(str(reason))
     samples = []
     for seed in range(count):
         fresh = arguments()
-        with torch.inference_mode(), Roundings(precision, seed, of_float32):
+        with torch.inference_mode(), Roundings(precision, seed, *options):
             results = run(fresh)
         samples.append({tap: results[tap] for tap in taps})
     return {tap: torch.stack([sample[tap] for sample in samples]) for tap in taps} if samples else {}
@@ -309,6 +330,7 @@ def _many_at_once(
     for start in range(0, count, together):
         size = min(together, count - start)
         fresh = arguments()
+        errors.begin()
         with torch.inference_mode(), RoundingSamples(errors, size):
             results = run(fresh)
         chunks.append({tap: _values(results[tap], size) for tap in taps})
