@@ -90,8 +90,8 @@ class Rotary(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         kind = torch.promote_types(x.dtype, torch.float32)
-        position = torch.arange(x.shape[1], dtype=kind)[:, None]
-        angle = position * torch.linspace(1.0, 0.1, x.shape[2], dtype=kind)
+        position = torch.arange(x.shape[1], dtype=kind, device=x.device)[:, None]
+        angle = position * torch.linspace(1.0, 0.1, x.shape[2], dtype=kind, device=x.device)
         return (x.to(kind) * torch.cos(angle)).to(x.dtype)
 
 
