@@ -76,6 +76,7 @@ def in_one_loop(launcher, rows: int, columns: int) -> Run:
     return run
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("blocks", BLOCKS, ids=str)
 @pytest.mark.parametrize("name", MASKS)
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])

@@ -14,6 +14,7 @@ from parity.base import threads
 from tests.fuzz import saved_folders
 from tests.locations import ROOT
 from tests.parity.conftest import PROGRESS
+from tests.selection import first_in_test
 
 CASE = ("--model", saved_folders.CASE)
 RUN = ("run", *CASE, "--precision", "fp32", "--runners", "tripy")
@@ -214,7 +215,7 @@ def test_a_present_folder_that_is_gone_is_refused(verb, folder):
     assert "the present folder is gone" in message(end)
 
 
-@pytest.mark.parametrize("name", ["torch", "json"])
+@pytest.mark.parametrize("name", first_in_test(["torch", "json"]))
 def test_a_user_s_file_hides_no_library(name, folder):
     inputs = folder("report")
     (inputs / f"{name}.py").write_text("raise SystemExit(0)")

@@ -44,8 +44,8 @@ CASES = {
     "stu_tiny_group": (STU_LAYERS, {"_stu_module._valid_attn_mask"}),
     "dlrmv3_tiny": (DLRMV3_LAYERS, {"_hstu_transducer._stu_module._valid_attn_mask"}),
 }
-# One case a mask in `make test`.
-IN_FULL = {"stu_tiny_group": (pytest.mark.full,)}
+# One case a mask in `make test`, where DLRMv3 has half types.
+IN_FULL = dict.fromkeys(("stu_tiny_group", "dlrmv3_tiny"), (pytest.mark.full,))
 BOTH = [
     pytest.param(
         *(case, name),
