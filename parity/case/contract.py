@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import sys
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -189,10 +190,11 @@ def _require_sizes(case: Case, arrays: Arrays) -> None:
 def _require_module(case: Case, name: str) -> None:
     """Raises `UserError` for an import path that no module has."""
     try:
-        found = importlib.util.find_spec(name)
+        # A program's own file is imported as `__main__`, which has no spec.
+        is_there = name in sys.modules or importlib.util.find_spec(name) is not None
     except ModuleNotFoundError:
-        found = None
-    if found is None:
+        is_there = False
+    if not is_there:
         fix = f"give {case.name} import paths of the port's modules"
         raise UserError("port_modules", name, "is no module that Python finds", fix)
 

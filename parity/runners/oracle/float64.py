@@ -172,7 +172,7 @@ class OracleRunner(Float64Runner):
             {name: samples_of(tap) for name, tap in results.items()},
             sum(tap.numel() for tap in results.values()),
             largest.bytes,
-            own_types=self._own_types(call, inputs, arrays),
+            own_types=lambda: self._own_types(call, inputs, arrays),
         )
 
     def _own_types(self, call: ModuleCall, inputs: Tensors, arrays: Arrays) -> OwnResults | None:
@@ -182,12 +182,12 @@ class OracleRunner(Float64Runner):
             return None
         runner = TorchRunner(_CPU)
         runner.case, runner.dtype = self.case, self._precision.dtype
-        runner._modules = {call.path: with_numbers_in(copy.deepcopy(module).cpu(), self._precision.dtype)}
         try:
+            runner._modules = {call.path: with_numbers_in(copy.deepcopy(module).cpu(), runner.dtype)}
             with OwnTypes() as types:
                 runner.run_call(call, inputs, arrays)
         except raisable():
-            return None  # The reference's own run says why.
+            return None  # It has no copy, or no run in that type on a CPU.
         return types.results
 
     def _samples(
@@ -198,13 +198,13 @@ class OracleRunner(Float64Runner):
         elements: int,
         largest: int,
         of_float32: bool = False,
-        own_types: OwnResults | None = None,
+        own_types: Callable[[], OwnResults | None] = lambda: None,
     ) -> dict[str, torch.Tensor]:
         taps = [tap for tap, count in counts.items() if count]
         count = min(sample_count(elements), max(counts.values(), default=0))
         if not count:
             return {}
         with self._sampling():
-            options = count, largest, of_float32, own_types
+            options = count, largest, of_float32, own_types()
             samples = rounding_samples(arguments, run, taps, self._precision, *options)
         return {str(TapName.parse(tap).of_samples()): samples[tap][: counts[tap]] for tap in taps}
