@@ -66,11 +66,15 @@ class OwnTypes(EachOperation):
             self.results[place] = name, shape, dtype if dtype.itemsize < own.itemsize else own
 
 
+def is_floating(value: Any) -> bool:
+    """Whether a value is a dense tensor of floating-point numbers."""
+    return isinstance(value, torch.Tensor) and value.is_floating_point() and value.layout is torch.strided
+
+
 def _floating(values: Sequence[Any]) -> Iterator[torch.Tensor]:
     for value in values:
-        if isinstance(value, torch.Tensor):
-            if value.is_floating_point() and value.layout is torch.strided:
-                yield value
+        if is_floating(value):
+            yield value
         elif isinstance(value, (list, tuple)):
             yield from _floating(value)
 

@@ -49,7 +49,7 @@ from parity.base.dispatch import EachOperation
 from parity.base.precision import PRECISIONS, Precision
 from parity.capture.terms import terms
 from parity.runners.oracle.exactness import exact_elements, is_float32, is_wide
-from parity.runners.oracle.own_types import OwnResults
+from parity.runners.oracle.own_types import OwnResults, is_floating
 
 FEW_ROWS = 256
 """Most rows of a tap with all samples. With more, the sampling error is a factor of at most 1.26."""
@@ -128,28 +128,27 @@ class Errors:
         """Begin a pass: the next result is its first one."""
         self._place = 0
 
-    def precision_of(self, result: torch.Tensor, name: str, shape: torch.Size) -> Precision:
-        """The precision that the next result is rounded to.
+    def take_type(self, result: Any, name: str) -> None:
+        """Take the type of the next floating-point result with a rounding.
 
         Args:
-            result: The result, of all samples.
+            result: The result, in one sample's shape; another one is passed over.
             name: Its operation.
-            shape: Its shape in one sample.
 
         Raises:
             OtherOperations: The run of the precision has another result at this place.
         """
-        self._current = self._precision
-        if is_float32(result):
-            return _FLOAT32
-        if self._own_types is not None:
-            own = self._own_types[self._place] if self._place < len(self._own_types) else None
-            self._place += 1
-            if own is None or own[:2] != (name, shape):
-                raise OtherOperations(f"{name} of {tuple(shape)} in place of {own}")
-            if own[2] is torch.float32:
-                self._current = _FLOAT32
-        return self._current
+        if self._own_types is None or not is_floating(result):
+            return
+        own = self._own_types[self._place] if self._place < len(self._own_types) else None
+        self._place += 1
+        if own is None or own[:2] != (name, result.shape):
+            raise OtherOperations(f"{name} of {tuple(result.shape)} in place of {own}")
+        self._current = _FLOAT32 if own[2] is torch.float32 else self._precision
+
+    def precision_of(self, result: torch.Tensor) -> Precision:
+        """The precision that a result is rounded to, whose type was taken."""
+        return _FLOAT32 if is_float32(result) else self._current
 
     def add(
         self,
@@ -259,8 +258,10 @@ class Roundings(EachOperation):
         before = sum_before_bias(name, args, kwargs, result)
         count = terms(func, args, kwargs, result).count
         for tensor in result if isinstance(result, (tuple, list)) else (result,):
+            if count:
+                self._errors.take_type(tensor, name)
             if count and self._errors.concern(tensor):
-                precision = self._errors.precision_of(tensor, name, tensor.shape)
+                precision = self._errors.precision_of(tensor)
                 exact = exact_elements(name, args, kwargs, tensor, operands, norm, count, precision)
                 # In place: a view stays a view, and an argument that is written to stays that argument.
                 self._errors.add(tensor, tensor.shape, norm, count, exact, before)

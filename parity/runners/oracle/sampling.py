@@ -165,7 +165,10 @@ class RoundingSamples(EachOperation):
         in_place: bool,
         exact_elements: Callable[..., torch.Tensor | None],
     ) -> Any:
-        if not count or not self._errors.concern(output):
+        if not count:
+            return output
+        self._errors.take_type(output, name)
+        if not self._errors.concern(output):
             return output
         if in_place and not isinstance(output, Samples):
             raise NotBatchable("a rounded number is written into a tensor that all samples share")
@@ -173,8 +176,7 @@ class RoundingSamples(EachOperation):
         shape = torch.Size((self._count, *output.shape))
         fitting = [_aligned(operand, output.ndim) for operand in operands]
         norms = None if norm is None else _all(norm)
-        precision = self._errors.precision_of(values, name, output.shape)
-        exact = exact_elements(values, fitting, norms, count, precision)
+        exact = exact_elements(values, fitting, norms, count, self._errors.precision_of(values))
         before = None if before_bias is None else _all(before_bias)
         rounded = self._errors.add(values, shape, norms, count, exact, before)
         return output if isinstance(output, Samples) else Samples(rounded)

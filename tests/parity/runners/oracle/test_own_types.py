@@ -81,8 +81,25 @@ def test_a_pass_of_other_operations_has_errors_of_the_precision():
 
 def test_a_missing_result_is_an_error():
     errors = Errors(PRECISIONS["fp16"], 0, own_types=[])
+    errors.take_type(torch.ones(3, dtype=torch.int64), "add")
     with pytest.raises(OtherOperations, match="exp of .4, 6. in place of None"):
-        errors.precision_of(X.double(), "exp", X.shape)
+        errors.take_type(X.double(), "exp")
+
+
+def test_float32_of_the_oracle_itself_is_passed_over():
+    """`x.float()` is float32 in the oracle, too, which has errors in samples of choices alone."""
+
+    def run(x):
+        return wide(x.float() * 3.0 + x).exp().to(x.dtype) * 1.5
+
+    own = [("mul", X.shape, F32), ("add", X.shape, F32), ("exp", X.shape, F16), ("mul", X.shape, F16)]
+    with torch.inference_mode(), OwnTypes() as types:
+        run(X.to(F16))
+    assert [*types.results] == own
+    assert _sampled(run, own) > PRECISIONS["fp16"].unit_roundoff / 4
+    # A type too few is noticed, so that the four are taken.
+    narrow = [*own[:2], ("exp", X.shape, F32), ("mul", X.shape, F32)]
+    assert _sampled(run, narrow) < PRECISIONS["fp16"].unit_roundoff / 100
 
 
 class Rotary(torch.nn.Module):
