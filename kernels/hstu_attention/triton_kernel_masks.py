@@ -44,8 +44,8 @@ def visible_pairs(
 
 @triton.jit
 def column_ranges(start_m, length, first_target, contextual, window,
-                   BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HAS_TARGETS: tl.constexpr,
-                   HAS_WINDOW: tl.constexpr, HAS_CONTEXT: tl.constexpr):  # fmt: skip
+                  BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HAS_TARGETS: tl.constexpr,
+                  HAS_WINDOW: tl.constexpr, HAS_CONTEXT: tl.constexpr):  # fmt: skip
     """Ranges of columns for rows [start_m, start_m + BLOCK_M): [low, whole) cut, [whole, cut) whole, [cut,
     high) cut, [own, end) the targets' own, cut. All bounds but high and end are multiples of BLOCK_N."""
     end = tl.minimum(start_m + BLOCK_M, length)

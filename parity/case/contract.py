@@ -55,7 +55,7 @@ def require_batch(case: Case, arrays: Arrays) -> None:
         "return the number of rows",
     )
     _require_rows(case, arrays, size)
-    _require_sizes(case, arrays)
+    _require_sizes(case, arrays, size)
     valid = _call(
         case,
         "valid_rows",
@@ -159,7 +159,7 @@ def _require_rows(case: Case, arrays: Arrays, size: int) -> None:
         )
 
 
-def _require_sizes(case: Case, arrays: Arrays) -> None:
+def _require_sizes(case: Case, arrays: Arrays, batch: int) -> None:
     """Raises `UserError` where `dynamic_sizes` gives no least size, or names an axis that is not there."""
     sizes = _call(
         case,
@@ -176,7 +176,7 @@ def _require_sizes(case: Case, arrays: Arrays) -> None:
     axes = {(name, axis): size for name, shape in shapes.items() for axis, size in enumerate(shape)}
     firsts = [size for (_, axis), size in axes.items() if axis == 0]
     # The default names the batch, whose size may be that of no axis.
-    largest: dict[Any, int] = {size: size for size in (*firsts, case.batch_size_of(arrays))} | axes
+    largest: dict[Any, int] = {size: size for size in (*firsts, batch)} | axes
     for key, least in sizes.items():
         field = f"dynamic_sizes[{key!r}]"
         if key not in largest:

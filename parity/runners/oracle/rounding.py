@@ -231,23 +231,11 @@ def _power_of_two(values: torch.Tensor, precision: Precision) -> torch.Tensor:
 
 
 class Roundings(EachOperation):
-    """Inside, float64 operations have the errors of a precision: one sample.
+    """Inside, results that concern `errors` have some: one sample."""
 
-    Args:
-        precision: The precision.
-        seed: Seed of the errors.
-        of_float32, own_types: See `Errors`.
-    """
-
-    def __init__(
-        self,
-        precision: Precision,
-        seed: int,
-        of_float32: bool = False,
-        own_types: OwnResults | None = None,
-    ) -> None:
+    def __init__(self, errors: Errors) -> None:
         super().__init__()
-        self._errors = Errors(precision, seed, of_float32, own_types)
+        self._errors = errors
 
     def operation(self, func: Any, args: tuple, kwargs: dict) -> Any:
         name = func.overloadpacket.__name__

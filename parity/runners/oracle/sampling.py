@@ -289,32 +289,33 @@ def rounding_samples(
         largest: Bytes of the largest tensor of a pass.
         of_float32, own_types: See `Errors`. A pass with other operations has no types of its own.
     """
+    errors = functools.partial(Errors, precision, of_float32=of_float32)
     if own_types is not None:
         with contextlib.suppress(OtherOperations):
-            return _sampled(arguments, run, taps, (precision, of_float32, own_types), count, largest)
-    return _sampled(arguments, run, taps, (precision, of_float32, None), count, largest)
+            own = functools.partial(errors, own_types=own_types)
+            return _sampled(arguments, run, taps, own, count, largest)
+    return _sampled(arguments, run, taps, errors, count, largest)
 
 
 def _sampled(
     arguments: Callable[[], Any],
     run: Callable[[Any], Mapping[str, torch.Tensor]],
     taps: list[str],
-    errors: tuple[Precision, bool, OwnResults | None],
+    errors: Callable[[int], Errors],
     count: int,
     largest: int,
 ) -> dict[str, torch.Tensor]:
-    """`rounding_samples` of some errors. Raises `OtherOperations`, see `Errors.precision_of`."""
-    precision, *options = errors
+    """`rounding_samples` with errors by seed. Raises `OtherOperations`, see `Errors.take_type`."""
     together = min(count, CHUNK_BYTES // max(1, largest))
     if together > 1:
         try:
-            return _many_at_once(arguments, run, taps, Errors(precision, 0, *options), count, together)
+            return _many_at_once(arguments, run, taps, errors(0), count, together)
         except NotBatchable as reason:
             _state(str(reason))
     samples = []
     for seed in range(count):
         fresh = arguments()
-        with torch.inference_mode(), Roundings(precision, seed, *options):
+        with torch.inference_mode(), Roundings(errors(seed)):
             results = run(fresh)
         samples.append({tap: results[tap] for tap in taps})
     return {tap: torch.stack([sample[tap] for sample in samples]) for tap in taps} if samples else {}

@@ -79,7 +79,7 @@ def check_patterns(case: Case, paths: Sequence[str]) -> None:
         return
     model = case.build_reference()
     own = {path: type(module).__name__ for path, module in model.named_modules() if path}
-    modules = list(dict.fromkeys([*own, *own.values(), *paths]))
+    modules, named = (list(dict.fromkeys(names)) for names in ([*own, *own.values(), *paths], [*own, *paths]))
     tensors = list(model.state_dict())
     for option, known in (("inert", modules), ("functional", modules), ("unused", tensors)):
         for pattern in getattr(case, option):
@@ -87,8 +87,7 @@ def check_patterns(case: Case, paths: Sequence[str]) -> None:
     for pattern in case.tolerance:
         # The outputs of the entry are not known before it runs.
         if not pattern.startswith((f"{case.entry}.", "*")):
-            known = list(dict.fromkeys([*own, *paths]))
-            _refuse_unmatched("tolerance", pattern, TapName.parse(pattern).path, known)
+            _refuse_unmatched("tolerance", pattern, TapName.parse(pattern).path, named)
 
 
 def _refuse_unmatched(option: str, pattern: str, path: str, known: Sequence[str]) -> None:

@@ -17,7 +17,7 @@ from parity.capture.longest_sums import WHOLE
 from parity.capture.torch_hooks import tapped
 from parity.case.streams import Change, FullForward, Stream, Streams
 from parity.inputs.weights import rounded
-from parity.runners.oracle.rounding import Roundings
+from parity.runners.oracle.rounding import Errors, Roundings
 
 SAMPLES = 7
 """Rounding samples of the truth. A step has few rows, which say little about the precision's error."""
@@ -89,7 +89,7 @@ class Truth:
         model = self._model(capacity).double()
         samples = []
         for seed in range(SAMPLES):
-            with Roundings(precision, seed):
+            with Roundings(Errors(precision, seed)):
                 samples.append(self._run(model).outputs)
         self.samples = torch.stack(samples)
         sums = self._sums_of_a_step()

@@ -20,6 +20,7 @@ from parity.runners.oracle.rounding import (
     MOST_OF_MANY_ROWS,
     MOST_SAMPLES,
     RMS,
+    Errors,
     Roundings,
     sample_count,
     samples_of,
@@ -33,7 +34,7 @@ PRECISE = pytest.mark.parametrize("precision", [FP32, FP16, BF16], ids=lambda p:
 
 
 def _drawn(precision, function, *tensors):
-    with torch.inference_mode(), Roundings(precision, seed=1):
+    with torch.inference_mode(), Roundings(Errors(precision, seed=1)):
         return function(*tensors)
 
 
@@ -320,7 +321,7 @@ def test_a_module_alone_has_draws_of_its_own_roundings_only(oracles):
 
 
 def _of_float32(function, *tensors, of_float32=True):
-    with torch.inference_mode(), Roundings(BF16, seed=1, of_float32=of_float32):
+    with torch.inference_mode(), Roundings(Errors(BF16, seed=1, of_float32=of_float32)):
         return function(*tensors)
 
 

@@ -74,7 +74,7 @@ def _one_by_one(function, precision, count, seed=10_000):
     taken = []
     for number in range(count):
         arguments = _arguments()
-        with torch.inference_mode(), Roundings(precision, seed + number):
+        with torch.inference_mode(), Roundings(Errors(precision, seed + number)):
             taken.append(function(*arguments))
     return {tap: torch.stack([one[tap] for one in taken]) for tap in taken[0]}
 
@@ -141,7 +141,7 @@ def test_a_common_rounding_of_a_parameter_is_seen(model):
 
     chunks = []
     for seed in range(64):
-        with torch.inference_mode(), Roundings(FP32, 1_000 + seed):
+        with torch.inference_mode(), Roundings(Errors(FP32, 1_000 + seed)):
             common = model.positions[:, None] * 0.7
         chunks.append(_all_at_once(with_common_bias, FP32, 1, 32, seed)["scores"])
     assert _chunks_differ(torch.cat(chunks).flatten(2)) < SIGNIFICANCE
