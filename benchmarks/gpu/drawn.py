@@ -12,9 +12,10 @@ widths, targets, windows, contextual rows, norms and types. Nobody picks such a 
 Every case has a verdict by the project's rule, with float64 as the oracle and eager PyTorch as the reference,
 in the run that times it. The peer is the faster correct form of Meta's Triton kernels: with or without tensor
 descriptors, for layers also with contiguous copies of q, k and v. With --hopper, the attention's Hopper form
-is a side of its own, with its ratio to the same peer. With --searched, so is the attention with the schedule
-that `search_schedule` chooses on the case's tensors before the timing. Meta's autotuner chooses for each case
-anew, among the configurations of `COMPILED`. Processes compile all kernels before the first timing.
+is a side of its own, with its ratio to the same peer, and so are attention and layers with backend="auto".
+With --searched, so is the attention with the schedule that `search_schedule` chooses on the case's tensors
+before the timing. Meta's autotuner chooses for each case anew, among the configurations of `COMPILED`.
+Processes compile all kernels before the first timing.
 
 Prints a row a case, and the distribution of peer's over our device time: least, median, largest, and the
 share above 1. The floor is the larger of two times: FLOPs of visible pairs and products at the measured
@@ -61,7 +62,7 @@ MOST_CONFIGURATIONS = 8
 ATTENTION_FORMS = {"Meta, no descriptors": False, "Meta, descriptors": True}
 LAYERS_FORMS = ("no descriptors", "contiguous copies")
 # The attention's other forms of ours, by their key in a row, and the tasks that compile candidates.
-OTHER_FORMS = {"ours, searched": "searched_ratio", "ours, hopper": "hopper_ratio"}
+OTHER_FORMS = {"ours, searched": "searched_ratio", "ours, hopper": "hopper_ratio", "ours, auto": "auto_ratio"}
 CANDIDATE = "ours, candidate"
 # Milliseconds of an autotuner's warm-up and measurement of one configuration.
 TUNING = (2, 8)
@@ -104,11 +105,15 @@ def sides_of(
     if isinstance(case, AttentionCase):
         i = drawn_attention.inputs_of(case)
         sides = drawn_attention.ours(case, i, with_hopper, schedule)
+        if with_hopper:
+            sides["ours, auto"] = drawn_attention.ours_by_choice(case, i)
         for name, use_tma in ATTENTION_FORMS.items():
             sides[name] = _own_choices(drawn_attention.meta(case, i, use_tma))
         return sides
     i = stu_layers_work.inputs_of(case)
     sides = {"ours": lambda: stu_layers.ours(case)(i)}
+    if with_hopper:
+        sides["ours, auto"] = lambda: stu_layers.ours(case, "auto")(i)
     for form in LAYERS_FORMS:
         side = stu_layers.meta_side(case, ops, form)
         sides[f"Meta, {form}"] = lambda side=side: side(i)
@@ -233,7 +238,7 @@ def run(
 def distribution(rows: list[dict]) -> dict[str, dict[str, float]]:
     """Of each kind: least, median and largest ratio, share above 1, and our median over the floor.
 
-    The attention's other forms have the ratios alone.
+    Other forms have the ratios alone.
     """
     found = {}
     for kind in dict.fromkeys(row["kind"] for row in rows):
@@ -253,8 +258,9 @@ def distribution(rows: list[dict]) -> dict[str, dict[str, float]]:
             ),
         }
     for name, key in OTHER_FORMS.items():
-        if ratios := [row[key] for row in rows if key in row]:
-            found[name] = {"cases": len(ratios), **_shares(ratios)}
+        for kind in list(dict.fromkeys(row["kind"] for row in rows)):
+            if ratios := [row[key] for row in rows if row["kind"] == kind and key in row]:
+                found[f"{kind}, {name}"] = {"cases": len(ratios), **_shares(ratios)}
     return found
 
 
@@ -276,6 +282,7 @@ def show(row: dict) -> None:
         f"{peer:8.1f} us, ratio {row.get('ratio', float('nan')):5.2f}, "
         f"searched {row.get('searched_ratio', float('nan')):5.2f}, "
         f"hopper's {row.get('hopper_ratio', float('nan')):5.2f}, "
+        f"auto {row.get('auto_ratio', float('nan')):5.2f}, "
         f"over floor {ours / row['floor_us']:5.2f}"
         f"{f'  FAILS: {failed}' if failed else ''}",
         flush=True,
@@ -292,7 +299,7 @@ def main() -> None:
     parser.add_argument("--attention", type=int, default=40, help="number of attention cases")
     parser.add_argument("--layers", type=int, default=40, help="number of cases of five layers")
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--hopper", action="store_true", help="time the attention's Hopper form as well")
+    parser.add_argument("--hopper", action="store_true", help="time the Hopper form and the choice of a form")
     parser.add_argument(
         "--searched", action="store_true", help="time the attention's searched schedule as well"
     )

@@ -162,6 +162,11 @@ def ours(case: AttentionCase, i: Inputs, with_hopper: bool, schedule: Schedule |
     return sides
 
 
+def ours_by_choice(case: AttentionCase, i: Inputs) -> Side:
+    """The form that the call's sizes choose."""
+    return lambda: hstu_attention(*_call(case, i), backend="auto")
+
+
 def meta(case: AttentionCase, i: Inputs, use_tma: bool) -> Side:
     """Meta's kernel on contiguous q, k and v, with or without tensor descriptors."""
     module = importlib.import_module("generative_recommenders.ops.triton.triton_hstu_attention")

@@ -62,8 +62,10 @@ MOST_JUDGED = 1 << 17
 Side = Callable[[Inputs], torch.Tensor]
 
 
-def ours(case: Case) -> Side:
-    return lambda i: stu_layers(i.x, i.offsets, case.max_seq_len, i.mask, i.layers, case.sizes)
+def ours(case: Case, backend: str = "triton") -> Side:
+    return lambda i: stu_layers(
+        i.x, i.offsets, case.max_seq_len, i.mask, i.layers, case.sizes, backend=backend
+    )
 
 
 def eager(case: Case) -> Side:

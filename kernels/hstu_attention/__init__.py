@@ -9,7 +9,8 @@
 * `search`: a schedule by timing a few; `store`: such schedules in a file.
 * `triton_kernel`, its parts `triton_kernel_bias`, `triton_kernel_masks`, `triton_kernel_numbers` and
   `triton_kernel_splits`, `triton_launch`: the kernel and its launch. These import triton.
-* `hopper/`, `hopper_launch`: the form in CUDA C++ for compute capability 9.0, and its launch.
+* `hopper/`, `hopper_launch`: the form in CUDA C++ for compute capability 9.0, and its launch; `choice`: the
+  faster one of the two forms for a call.
 """
 
 from kernels.hstu_attention.cache import hstu_attention_cached

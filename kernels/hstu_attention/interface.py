@@ -11,6 +11,7 @@ from types import ModuleType
 import torch
 
 from kernels.head_sizes import LARGEST_HEAD
+from kernels.hstu_attention.choice import faster_backend
 from kernels.hstu_attention.eager import hstu_attention_eager
 from kernels.hstu_attention.hopper_launch import launch_call as launch_hopper
 from kernels.hstu_attention.hopper_launch import refusal
@@ -19,7 +20,7 @@ from kernels.hstu_attention.masks import ProductionMask, ResearchMask
 from kernels.hstu_attention.schedule_checks import misfit
 from kernels.hstu_attention.schedules import Schedule
 
-BACKENDS = ("triton", "hopper", "eager")
+BACKENDS = ("triton", "hopper", "auto", "eager")
 # Rounding of float32 factors of a dot product. Half types have one way, "ieee".
 DOT_PRECISIONS = ("ieee", "tf32", "tf32x3")
 TRITON_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -85,7 +86,8 @@ def hstu_attention(
             wait for the GPU. The kernel ignores the end of a longer row; the caller must prevent this.
         mask: `ResearchMask` or `ProductionMask`, its tensors on the device of q.
         backend: "triton" (a CUDA GPU, or TRITON_INTERPRET=1), "hopper" (CUDA C++ for compute capability 9.0;
-            `hopper_launch.refusal` says for which calls) or "eager" (plain PyTorch, anywhere).
+            `hopper_launch.refusal` says for which calls), "auto" (the faster one of both by the call's sizes
+            and the GPU, see `choice`) or "eager" (plain PyTorch, anywhere).
         dot_precision: for float32: "ieee", "tf32", or "tf32x3" (three tf32 products, close to float32's
             error).
         out: where to write the result, like v; its first two axes may be strided. It may not overlap k or v.
@@ -113,6 +115,8 @@ def hstu_attention(
         check_out(out, v.size(0), v)
     if backend == "eager":
         return hstu_attention_eager(q, k, v, offsets, mask, out)
+    if backend == "auto":
+        backend = faster_backend(call, out)
     if backend == "hopper":
         if reason := refusal(call, out):
             raise RuntimeError(f"backend='hopper': {reason}; use backend='triton'")
@@ -146,8 +150,8 @@ def check_layout(call: Call, backend: str, dot_precision: str) -> None:
         raise bad("dot_precision", dot_precision, f"{q.dtype} has 'ieee' only")
     if dot_precision != "ieee" and backend == "eager":
         raise bad("dot_precision", dot_precision, "the eager backend has 'ieee' only")
-    if backend == "triton" and q.dtype not in TRITON_DTYPES:
-        raise bad("q.dtype", q.dtype, f"backend='triton' takes {_names(TRITON_DTYPES)}")
+    if backend in ("triton", "auto") and q.dtype not in TRITON_DTYPES:
+        raise bad("q.dtype", q.dtype, f"backend={backend!r} takes {_names(TRITON_DTYPES)}")
     if q.dim() != 3:
         raise bad("q.shape", tuple(q.shape), "must be (L, H, K)")
     if k.dim() != 3 or k.shape[1:] != q.shape[1:]:

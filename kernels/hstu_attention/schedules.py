@@ -19,7 +19,8 @@ HALF_TYPES = (torch.float16, torch.bfloat16)
 _GROUP = 64
 # Bytes of keys and values of the pairs side by side: the cache of a large GPU, about. The wider the heads,
 # the more queries and results share it, and the fewer pairs fit it. Many programs of wide heads read and
-# write so much at once that the least group is the best one; fewer programs would wait for its last block.
+# write so much at once that the least group is the best one, or twice that without a window where programs
+# are not very many and all keys and values fit; fewer programs would wait for its last block.
 _HELD_BYTES = 48 << 20
 _LEAST_GROUP = 16
 _MOST_GROUP = {"small": 256, "narrow": 128, "wide": 64}
@@ -172,7 +173,9 @@ def size_class(q: torch.Tensor, v: torch.Tensor, max_seq_len: int, sequences: in
     held = _HELD_BYTES / (average * (k_dim + v_dim) * q.element_size())
     group = 1 << max(0, round(math.log2(held)))
     fills = bisect.bisect_right(_FILLS, filled)
-    most = _LEAST_GROUP if width == "wide" and fills >= 4 else _MOST_GROUP[width]
+    most = _MOST_GROUP[width]
+    if width == "wide" and fills >= 4:
+        most = 2 * _LEAST_GROUP if fills == 4 and held >= 2 * _LEAST_GROUP else _LEAST_GROUP
     return SizeClass(fills, lengths, min(max(group, _LEAST_GROUP), most))
 
 
@@ -266,6 +269,8 @@ def _of_window(size: SizeClass, widest: int, is_few_blocks: bool) -> Schedule:
     large blocks, or more programs a multiprocessor, fill the time."""
     fills, group = size.fills, size.group
     if widest > 64:
+        if fills >= 4:
+            group = min(group, _LEAST_GROUP)
         if fills <= 2:
             return Schedule(64, 64, 4, num_stages=2, group=group, use_tma=True, one_loop=True)
         stages, registers = (2, 128) if is_few_blocks else (3, 0)

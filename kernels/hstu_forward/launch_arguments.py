@@ -40,8 +40,8 @@ def firsts_of(batch: Batch) -> torch.Tensor:
 
 
 def unrolled(batch: Batch, tile: AttentionTile) -> int:
-    """Blocks of columns in the longest row, if their biases come first, or 0."""
-    return triton.cdiv(batch.max_seq_len, tile.block_n) if tile.is_unrolled else 0
+    """Blocks of columns of a split in the longest row, if their biases come first, or 0."""
+    return triton.cdiv(batch.max_seq_len, tile.block_n * tile.splits) if tile.is_unrolled else 0
 
 
 def dependence(parameters: Parameters) -> dict[str, bool]:

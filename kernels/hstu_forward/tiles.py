@@ -5,7 +5,7 @@ benchmarks/results/hstu_forward.md and hstu_kernels.md have the measured alterna
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -93,6 +93,7 @@ class AttentionTile:
         heads: heads of a program in an attention alone.
         is_chained: whether the three products of a float32 share one sum.
         is_ahead: whether a loop computes biases before the previous block's products.
+        splits: programs that share the columns of an attention alone, whose biases are computed first.
     """
 
     block_m: int
@@ -105,8 +106,11 @@ class AttentionTile:
     is_chained: bool = False
     is_ahead: bool = False
     max_registers: int | None = None
+    splits: int = 1
 
     def __post_init__(self) -> None:
+        if self.splits > 1 and not self.is_unrolled:
+            raise ValueError(f"splits={self.splits}: needs is_unrolled")
         if self.is_ahead and 2 * self.block_n > POSITION_PAD:
             raise ValueError(f"is_ahead: block_n={self.block_n} must be at most {POSITION_PAD // 2}")
 
@@ -224,14 +228,18 @@ def attention_tile(batch: Batch, parameters: Parameters, multiprocessors: int) -
     if is_small and fits and not _by_fma(parameters):
         programs = batch.sequences * batch.row_blocks(16) * tiles
         is_latency = programs <= (multiprocessors if _is_single(parameters) else multiprocessors // 2)
-        warps = 8 if is_latency else 4
-        return AttentionTile(16, _unrolled_columns(batch), warps, 1, is_unrolled=True, heads=shape.pack)
+        warps, columns = 8 if is_latency else 4, _unrolled_columns(batch)
+        # Keys and values of float32 are twice as many bytes, and their products three times as many.
+        splits = 2 if is_latency and not _is_single(parameters) and columns > 64 else 1
+        return AttentionTile(
+            16, columns // splits, warps, 1, is_unrolled=True, heads=shape.pack, splits=splits
+        )
     if widest > 64:
         return AttentionTile(64, 32, 4, 1, heads=shape.pack)
     # Heads of a program share its bias, as long as the programs are enough.
     if tiles % 2 == 0 and wide_programs >= 8 * multiprocessors and not _by_fma(parameters):
-        # 32 registers of sums, and 128 in all: four programs on a multiprocessor.
-        block_m = 64 if shape.pack * widest <= 32 else 32
+        # 32 registers of sums, or 64 of a single product, and 128 in all: four programs on a multiprocessor.
+        block_m = 64 if shape.pack * widest <= 32 or _is_single(parameters) else 32
         return AttentionTile(block_m, 32, 4, 2, heads=2 * shape.pack, max_registers=128)
     two = 2 if tiles % 2 == 0 and wide_programs >= 8 * multiprocessors else 1
     block_n = 32 if two > 1 or _by_fma(parameters) else 64
@@ -247,6 +255,11 @@ def project_tile(batch: Batch, parameters: Parameters, multiprocessors: int) -> 
     widest = _divisor(width)
     programs = batch.rows * width / (64 * 128)
     if programs < 2 * multiprocessors:
+        is_fewest = batch.rows * width <= 16 * 64 * 2 * multiprocessors
+        if is_fewest and not (_by_fma(parameters) or _is_single(parameters)):
+            # Three products a factor: smaller blocks, all at once.
+            tile = _few_rows(dp, 16, min(64, widest), parameters)
+            return replace(tile, num_warps=4)
         return _few_rows(dp, 32, min(128, widest), parameters)
     if min(dp, widest) >= 128:
         if _is_single(parameters):

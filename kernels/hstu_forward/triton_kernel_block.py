@@ -170,21 +170,22 @@ def _add_columns(
 
 @triton.jit
 def attended(
-    QVK, sequence, seq_start, length, start_m, head,
+    QVK, sequence, seq_start, length, start_m, head, split,
     times, position_weights, time_table, num_times, width,
     NUM_HEADS: tl.constexpr, HEADS: tl.constexpr, PACK: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr,
     HAS_TIME: tl.constexpr, SHIFT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     PAD: tl.constexpr, UNROLLED: tl.constexpr, PARTS: tl.constexpr, CHAINED: tl.constexpr,
-    AHEAD: tl.constexpr, GPU: tl.constexpr, DEPENDENT: tl.constexpr,
+    AHEAD: tl.constexpr, SPLITS: tl.constexpr, GPU: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """Sums over the visible columns j of row i of SiLU(q_i k_j + bias_ij) v_j, one for each tile of heads:
     (BLOCK_M, PACK * VP) float32.
 
     times: (B, num_times + PAD, 2) float32, see `triton_kernels.embed_kernel`.
-    UNROLLED: number of blocks of columns in the longest row, whose biases are computed before any read of the
-    preceding kernel's results; 0 for a loop. AHEAD: whether a loop computes biases before the products of the
-    previous block of columns, under which their loads hide. DEPENDENT: whether this kernel may start before
-    its predecessor ends, and its successor before this one does. All earlier kernels have ended.
+    UNROLLED: number of blocks of columns, whose biases are computed before any read of the preceding kernel's
+    results: every block with the remainder `split` by SPLITS. 0 for a loop over all columns. AHEAD: whether a
+    loop computes biases before the products of the previous block of columns, under which their loads hide.
+    DEPENDENT: whether this kernel may start before its predecessor ends, and its successor before this one
+    does. All earlier kernels have ended.
     """
     rows = start_m + tl.arange(0, BLOCK_M)
     own_times = times + sequence.to(tl.int64) * (2 * (num_times + PAD))
@@ -198,7 +199,7 @@ def attended(
     biases = ()
     for block in tl.static_range(UNROLLED):
         bias = _bias(
-            rows, block * BLOCK_N, row_high, row_low, own_times,
+            rows, (block * SPLITS + split) * BLOCK_N, row_high, row_low, own_times,
             position_weights, time_table, width, HAS_TIME, SHIFT, BLOCK_N, PAD, GPU,
         )  # fmt: skip
         biases = biases + (bias,)
@@ -215,7 +216,7 @@ def attended(
     )  # fmt: skip
     if UNROLLED > 0:
         for block in tl.static_range(UNROLLED):
-            cols = block * BLOCK_N + tl.arange(0, BLOCK_N)
+            cols = (block * SPLITS + split) * BLOCK_N + tl.arange(0, BLOCK_N)
             accs = _add_columns(
                 accs, qs, biases[block], QVK, seq_start, head, cols, length,
                 NUM_HEADS, HEADS, PACK, KP, VP, PARTS, CHAINED, GPU,
@@ -269,10 +270,10 @@ def block_kernel(
     if start_m >= length:
         return
     accs = attended(
-        QVK, sequence, qvk_start, length, start_m, 0,
+        QVK, sequence, qvk_start, length, start_m, 0, 0,
         times, position_weights, time_table, num_times, width,
         HEADS, HEADS, PACK, KP, VP, HAS_TIME, SHIFT, BLOCK_M, BLOCK_N, PAD, UNROLLED, QVK_PARTS, CHAINED,
-        AHEAD, GPU, DEPENDENT,
+        AHEAD, 1, GPU, DEPENDENT,
     )  # fmt: skip
 
     dtype: tl.constexpr = X.dtype.element_ty

@@ -43,25 +43,42 @@ def _wait(DEPENDENT: tl.constexpr):
 
 
 @triton.jit
+def _added(at, inside, stride, SPLITS: tl.constexpr, dtype: tl.constexpr):
+    """float32 of the rows inside, else 0: of a tensor, or of the sum of SPLITS at distances of `stride`.
+
+    The sum is rounded to `dtype`, as one tensor was when it was stored."""
+    x = tl.load(at, mask=inside[:, None], other=0.0).to(tl.float32)
+    if SPLITS > 1:
+        for split in tl.static_range(1, SPLITS):
+            x += tl.load(at + split * stride, mask=inside[:, None], other=0.0)
+        x = x.to(dtype).to(tl.float32)
+    return x
+
+
+@triton.jit
 def _row_statistics(
-    pointer, rows, inside, eps, WIDTH: tl.constexpr, COUNT: tl.constexpr, DIM: tl.constexpr, PAD: tl.constexpr
-):
-    """Mean and 1 / sqrt(variance + eps), (BLOCK_M,) each, of COUNT elements in WIDTH: DIM in each PAD."""
+    pointer, rows, inside, eps, stride,
+    WIDTH: tl.constexpr, COUNT: tl.constexpr, DIM: tl.constexpr, PAD: tl.constexpr, SPLITS: tl.constexpr,
+    dtype: tl.constexpr,
+):  # fmt: skip
+    """Mean and 1 / sqrt(variance + eps), (BLOCK_M,) each, of COUNT elements in WIDTH: DIM in each PAD.
+
+    The elements are those of `_added`."""
     chunk: tl.constexpr = chunk_of(WIDTH, rows.shape[0])
     cols = tl.arange(0, chunk)
     at = pointer + rows.to(tl.int64)[:, None] * WIDTH + cols[None, :]
     total = tl.zeros([rows.shape[0]], dtype=tl.float32)
     squares = tl.zeros([rows.shape[0]], dtype=tl.float32)
-    x = tl.load(at, mask=inside[:, None], other=0.0).to(tl.float32)
+    x = _added(at, inside, stride, SPLITS, dtype)
     total += tl.sum(x, axis=1)
     for start in tl.range(chunk, WIDTH, chunk):
-        more = tl.load(at + start, mask=inside[:, None], other=0.0).to(tl.float32)
+        more = _added(at + start, inside, stride, SPLITS, dtype)
         total += tl.sum(more, axis=1)
     mean = total / COUNT
     centred = tl.where((cols % PAD < DIM)[None, :], x - mean[:, None], 0.0)
     squares += tl.sum(centred * centred, axis=1)
     for start in tl.range(chunk, WIDTH, chunk):
-        more = tl.load(at + start, mask=inside[:, None], other=0.0).to(tl.float32)
+        more = _added(at + start, inside, stride, SPLITS, dtype)
         centred = tl.where(((start + cols) % PAD < DIM)[None, :], more - mean[:, None], 0.0)
         squares += tl.sum(centred * centred, axis=1)
     return mean, 1.0 / tl.sqrt(squares / COUNT + eps)
@@ -119,7 +136,7 @@ def project_kernel(
     else:
         _wait(DEPENDENT)
         if NORMS:
-            mean, deviation = _row_statistics(X, rows, inside, eps, DP, D, D, DP)
+            mean, deviation = _row_statistics(X, rows, inside, eps, 0, DP, D, D, DP, 1, X.dtype.element_ty)
         for start in tl.range(0, DP, BLOCK_K):
             inner = start + tl.arange(0, BLOCK_K)
             x = tl.load(x_at + inner[None, :], mask=inside[:, None], other=0.0)
@@ -134,18 +151,20 @@ def project_kernel(
     )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=SIZES)
+@triton.jit(do_not_specialize=[*SIZES, "num_rows"])
 def attention_kernel(
     QVK, A, offsets, firsts, times, position_weights, time_table,
-    capacity, num_times, num_sequences, num_blocks, width, scale,
+    capacity, num_times, num_sequences, num_blocks, width, num_rows, scale,
     NUM_HEADS: tl.constexpr, HEADS: tl.constexpr, PACK: tl.constexpr, KP: tl.constexpr, VP: tl.constexpr,
     HAS_TIME: tl.constexpr, SHIFT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     PAD: tl.constexpr, UNROLLED: tl.constexpr, PARTS: tl.constexpr, CHAINED: tl.constexpr,
-    AHEAD: tl.constexpr, GPU: tl.constexpr, DEPENDENT: tl.constexpr, CACHED: tl.constexpr,
+    AHEAD: tl.constexpr, SPLITS: tl.constexpr, GPU: tl.constexpr, DEPENDENT: tl.constexpr,
+    CACHED: tl.constexpr,
 ):  # fmt: skip
     """A = scale times `attended`, (L, NUM_HEADS * VP).
 
-    Grid: num_blocks * num_sequences * NUM_HEADS / HEADS, long blocks first.
+    Grid: (num_blocks * num_sequences * NUM_HEADS / HEADS, long blocks first; SPLITS). Each split has UNROLLED
+    blocks of columns, and an A of its own, (num_rows, NUM_HEADS * VP).
     """
     groups: tl.constexpr = NUM_HEADS // HEADS
     program = tl.program_id(0)
@@ -156,45 +175,50 @@ def attention_kernel(
     if start_m >= length:
         return
     accs = attended(
-        QVK, sequence, qvk_start, length, start_m, head,
+        QVK, sequence, qvk_start, length, start_m, head, tl.program_id(1),
         times, position_weights, time_table, num_times, width,
         NUM_HEADS, HEADS, PACK, KP, VP, HAS_TIME, SHIFT, BLOCK_M, BLOCK_N, PAD, UNROLLED, PARTS, CHAINED,
-        AHEAD, GPU, DEPENDENT,
+        AHEAD, SPLITS, GPU, DEPENDENT,
     )  # fmt: skip
     rows = start_m + tl.arange(0, BLOCK_M)
     unit = scale * unit_of(PARTS)
-    at = A + (seq_start + rows)[:, None] * (NUM_HEADS * VP) + (head * VP + tl.arange(0, PACK * VP))[None, :]
+    own = A + tl.program_id(1).to(tl.int64) * num_rows * (NUM_HEADS * VP)
+    at = own + (seq_start + rows)[:, None] * (NUM_HEADS * VP) + (head * VP + tl.arange(0, PACK * VP))[None, :]
     for tile in tl.static_range(HEADS // PACK):
         a = (accs[tile] * unit).to(A.dtype.element_ty)
         tl.store(at + tile * PACK * VP, a, mask=(rows < length)[:, None])
 
 
 @triton.jit
-def _gated(A, U, rows, inside, inner, mean, scale, dtype: tl.constexpr, WIDTH: tl.constexpr):
-    """The layer norm of A times u, rounded where PyTorch rounds; u is zero in the padding."""
+def _gated(
+    A, U, rows, inside, inner, mean, scale, stride,
+    dtype: tl.constexpr, WIDTH: tl.constexpr, SPLITS: tl.constexpr,
+):  # fmt: skip
+    """The layer norm of A, by `_added`, times u, rounded where PyTorch rounds; u is zero in the padding."""
     at = rows.to(tl.int64)[:, None] * WIDTH + inner[None, :]
-    a = tl.load(A + at, mask=inside[:, None], other=0.0).to(tl.float32)
+    a = _added(A + at, inside, stride, SPLITS, dtype)
     u = tl.load(U + at, mask=inside[:, None], other=0.0).to(tl.float32)
     return ((a - mean[:, None]) * scale[:, None]).to(dtype).to(tl.float32) * u
 
 
-@triton.jit(do_not_specialize=["num_sequences"])
+@triton.jit(do_not_specialize=["num_sequences", "num_rows"])
 def output_kernel(
-    A, U, W, bias, X, Out, XN, offsets, num_sequences, eps, l2_eps,
+    A, U, W, bias, X, Out, XN, offsets, num_sequences, num_rows, eps, l2_eps,
     HEADS: tl.constexpr, V: tl.constexpr, VP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PARTS: tl.constexpr,
-    GPU: tl.constexpr, LAST: tl.constexpr, DEPENDENT: tl.constexpr,
+    SPLITS: tl.constexpr, GPU: tl.constexpr, LAST: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """Out = (layer_norm(A) * u) W^T + bias + X. Out may be X.
 
     A program with all columns, BLOCK_N = DP, also stores XN = layer_norm(Out). With LAST, its Out is (L, D),
     over its own norm.
 
-    A, U: (L, HEADS * VP). W: (PARTS, DP, HEADS * VP). X, XN: (L, DP). Out: (L, DP). Grid: row blocks times
-    column blocks.
+    A: (SPLITS, num_rows, HEADS * VP), whose sum over the splits is meant. U: (L, HEADS * VP). W: (PARTS, DP,
+    HEADS * VP). X, XN: (L, DP). Out: (L, DP). Grid: row blocks times column blocks.
     """
     blocks: tl.constexpr = DP // BLOCK_N
     width: tl.constexpr = HEADS * VP
+    stride = tl.cast(num_rows, tl.int64) * width
     start_m = tl.program_id(0) // blocks * BLOCK_M
     total = tl.load(offsets + num_sequences)
     if start_m >= total:
@@ -210,16 +234,16 @@ def output_kernel(
     if BLOCK_K == width:
         w = load_parts(w_at + tl.arange(0, width)[None, :], None, DP * width, PARTS)
         _wait(DEPENDENT)
-        mean, scale = _row_statistics(A, rows, inside, eps, width, HEADS * V, V, VP)
-        gated = _gated(A, U, rows, inside, tl.arange(0, width), mean, scale, dtype, width)
+        mean, scale = _row_statistics(A, rows, inside, eps, stride, width, HEADS * V, V, VP, SPLITS, dtype)
+        gated = _gated(A, U, rows, inside, tl.arange(0, width), mean, scale, stride, dtype, width, SPLITS)
         gated = split(gated * scale_of(PARTS), W.dtype.element_ty, PARTS)
         acc = product_transposed(gated, w, acc, PARTS, False)
     else:
         _wait(DEPENDENT)
-        mean, scale = _row_statistics(A, rows, inside, eps, width, HEADS * V, V, VP)
+        mean, scale = _row_statistics(A, rows, inside, eps, stride, width, HEADS * V, V, VP, SPLITS, dtype)
         for start in tl.range(0, width, BLOCK_K):
             inner = start + tl.arange(0, BLOCK_K)
-            gated = _gated(A, U, rows, inside, inner, mean, scale, dtype, width)
+            gated = _gated(A, U, rows, inside, inner, mean, scale, stride, dtype, width, SPLITS)
             w = load_parts(w_at + inner[None, :], None, DP * width, PARTS)
             gated = split(gated * scale_of(PARTS), W.dtype.element_ty, PARTS)
             acc = product_transposed(gated, w, acc, PARTS, False)

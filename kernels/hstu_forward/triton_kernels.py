@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents
 
 from kernels.hstu_forward.triton_kernel_products import normalized, project_rows, span_of
 
@@ -20,11 +21,13 @@ def embed_kernel(
     D: tl.constexpr, DP: tl.constexpr, GATES: tl.constexpr, FACTORS: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_C: tl.constexpr, PAD: tl.constexpr, PARTS: tl.constexpr, QVK_PARTS: tl.constexpr,
     GPU: tl.constexpr, FUSED: tl.constexpr, NORMS: tl.constexpr, CACHED: tl.constexpr,
+    RELEASES: tl.constexpr,
 ):  # fmt: skip
     """X[l] = item_weights[ids[l]] * scale + position_weights[position of l], zero for id 0.
 
     FUSED: also the first block's projection of X's layer norm; the programs of a row share its columns.
-    NORMS: also XN, the layer norm of X. CACHED: see `span_of`.
+    NORMS: also XN, the layer norm of X. CACHED: see `span_of`. RELEASES: whether the next kernel, which waits
+    for this one's results itself, may start at once.
 
     times: (B, num_times + PAD, 2) float32, pairs (h, l) with timestamp - the row's first = 2^24 h + l. The
     difference of two then rounds once, like a conversion of int64 to float32. From 2^47 seconds on, where h
@@ -33,6 +36,8 @@ def embed_kernel(
 
     Grid (blocks of a row's positions and its end, B, programs that share a row).
     """
+    if RELEASES:
+        gdc_launch_dependents()
     sequence = tl.program_id(1)
     first, start, qvk_start, length = span_of(offsets, firsts, sequence, capacity, CACHED)
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)

@@ -87,6 +87,10 @@ def _embed(
     """Embeddings in `x`; their projection with `is_fused`, their layer norm in `normalized` with `norms`."""
     shape = parameters.shape
     row_blocks = triton.cdiv(batch.max_seq_len + 1, tile.block_m)
+    # A projection reads weights alone before it waits, the first block in one kernel the times as well. Many
+    # programs would share their multiprocessors with the ones that wait.
+    has_room = row_blocks * batch.sequences * tile.groups <= _multiprocessors(parameters)
+    releases = can_depend(parameters) and not is_fused and has_room
     embed_kernel[(row_blocks, batch.sequences, tile.groups)](
         batch.ids,
         batch.offsets,
@@ -117,6 +121,7 @@ def _embed(
         FUSED=is_fused,
         NORMS=norms,
         CACHED=batch.cached is not None,
+        RELEASES=releases,
         num_warps=4,
     )
 

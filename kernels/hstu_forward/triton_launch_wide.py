@@ -45,7 +45,7 @@ def wide_blocks(
 ) -> None:
     """All blocks in three kernels each, from embeddings and `wide_input`; the states in `out`."""
     has_rows = normalized is not x
-    mixed = parameters.item_weights.new_empty((batch.rows, parameters.shape.gates))
+    mixed = _mixed(parameters, batch, wide.attention.splits)
     for number, block in enumerate(parameters.blocks):
         own = projected[number]
         _project(parameters, batch, wide.project, normalized, block, own, norms=not has_rows)
@@ -55,6 +55,12 @@ def wide_blocks(
         _output(parameters, batch, wide.output, mixed, own, x, block, target, normalized, is_last)
     if not has_rows:
         _states(parameters, batch, x, out)
+
+
+def _mixed(parameters: Parameters, batch: Batch, splits: int) -> torch.Tensor:
+    """(splits, L, H * vp) for the attention; float32 where a sum of splits is to be rounded once."""
+    dtype = parameters.item_weights.dtype if splits == 1 else torch.float32
+    return parameters.item_weights.new_empty((splits, batch.rows, parameters.shape.gates), dtype=dtype)
 
 
 def _project(
@@ -103,18 +109,19 @@ def _attention(
     block: BlockWeights,
     mixed: torch.Tensor,
 ) -> None:
-    """(L, H * vp) in `mixed`."""
+    """(splits, L, H * vp) in `mixed`."""
     shape = parameters.shape
     tensors, flags = bias_arguments(batch, block)
     sizes = sizes_of(batch, block, tile.block_m)
     programs = batch.row_blocks(tile.block_m) * batch.sequences * shape.num_heads // tile.heads
-    attention_kernel[(programs,)](
+    attention_kernel[(programs, tile.splits)](
         projected[1],
         mixed,
         batch.offsets,
         firsts_of(batch),
         *tensors,
         *sizes,
+        batch.rows,
         1.0 / parameters.settings.divisor,
         NUM_HEADS=shape.num_heads,
         HEADS=tile.heads,
@@ -128,6 +135,7 @@ def _attention(
         PARTS=parameters.products.attention,
         CHAINED=tile.is_chained,
         AHEAD=tile.is_ahead,
+        SPLITS=tile.splits,
         GPU=on_gpu(parameters),
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
@@ -150,7 +158,7 @@ def _output(
     normalized: torch.Tensor,
     is_last: bool,
 ) -> None:
-    """(L, H * vp), u and the block's input (L, dp) -> its output in `out`, (L, dp).
+    """(splits, L, H * vp), u and the block's input (L, dp) -> its output in `out`, (L, dp).
 
     Programs with whole rows write its layer norm as well, or, for the last block, the states (L, D).
     """
@@ -165,6 +173,7 @@ def _output(
         normalized,
         batch.offsets,
         batch.sequences,
+        batch.rows,
         parameters.settings.epsilon,
         parameters.settings.l2_epsilon,
         HEADS=shape.num_heads,
@@ -176,6 +185,7 @@ def _output(
         BLOCK_N=tile.block_n,
         BLOCK_K=tile.block_k,
         PARTS=parameters.products.projections,
+        SPLITS=mixed.size(0),
         GPU=on_gpu(parameters),
         LAST=is_last,
         num_warps=tile.num_warps,

@@ -70,7 +70,8 @@ def extend_stu_layers(
         max_new: most new rows of a sequence, or more.
         mask: of all rows, old and new: num_targets counts both, and divisor is the full call's. attn_scale,
             (L,), has the new rows' factors.
-        layers, sizes, backend: see `stu_layers`.
+        layers, sizes: see `stu_layers`.
+        backend: "triton" or "eager", see `stu_layers`.
         cache: of `empty_cache`; changed in place.
 
     Returns:

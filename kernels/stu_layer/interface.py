@@ -14,6 +14,9 @@ from kernels.hstu_attention.masks import ProductionMask
 from kernels.stu_layer.eager import stu_gate_eager, stu_layer_eager, stu_norm_eager
 from kernels.stu_layer.parameters import NORM_EPS, Parameters, Sizes, shapes_of
 
+# The backends of norm and gate, and of layers behind a cache.
+ROW_BACKENDS = ("triton", "eager")
+
 
 def stu_layers(
     x: torch.Tensor,
@@ -35,7 +38,8 @@ def stu_layers(
         offsets, max_seq_len, mask: see `kernels.hstu_attention.hstu_attention`.
         layers: parameters of each layer, in x's type and on its device.
         sizes: heads, the same in all layers.
-        backend: "triton" (a CUDA GPU, or TRITON_INTERPRET=1) or "eager" (plain PyTorch, anywhere).
+        backend: "triton" (a CUDA GPU, or TRITON_INTERPRET=1), "hopper" or "auto" (the same with that backend
+            of `hstu_attention`) or "eager" (plain PyTorch, anywhere).
 
     Returns:
         (L, D) in x's type. Norms and activations are float32, products as PyTorch's settings say.
@@ -44,13 +48,13 @@ def stu_layers(
         ValueError: an argument does not fit; the message has its value and the fix.
         RuntimeError: the backend cannot run here.
     """
-    check(x, layers, sizes, backend)
+    check(x, layers, sizes, backend, BACKENDS)
     if backend == "eager":
         for parameters in layers:
             x = stu_layer_eager(x, offsets, mask, parameters, sizes)
         return x
     require_inference(x, layers)
-    return launcher().launch(x, offsets, max_seq_len, mask, layers, sizes)
+    return launcher().launch(x, offsets, max_seq_len, mask, layers, sizes, backend)
 
 
 def stu_norm(
@@ -67,7 +71,7 @@ def stu_norm(
     Args:
         x: (L, D), the last axis contiguous. weight, bias: (D,) in x's type.
         eps: added to the variance.
-        backend: see `stu_layers`.
+        backend: one of `ROW_BACKENDS`, see `stu_layers`.
         out: where to write the result, contiguous; or None.
 
     Returns:
@@ -76,7 +80,7 @@ def stu_norm(
     Raises:
         ValueError, RuntimeError: see `stu_layers`.
     """
-    _check_rows(x, backend)
+    _check_rows(x, backend, ROW_BACKENDS)
     _check_vectors(x, x.size(1), weight=weight, bias=bias)
     out = _result(x, x.size(1), out)
     if backend == "eager":
@@ -105,7 +109,7 @@ def stu_gate(
         weight, bias: (H V,), or (H,) with norm_groups, in u's type.
         norm_groups: H for a norm of each head; 0 for one norm of all heads.
         eps: added to the variance.
-        backend: see `stu_layers`.
+        backend: one of `ROW_BACKENDS`, see `stu_layers`.
         out: where to write the result, contiguous; or None. It may not overlap u and a.
 
     Returns:
@@ -114,8 +118,8 @@ def stu_gate(
     Raises:
         ValueError, RuntimeError: see `stu_layers`.
     """
-    _check_rows(u, backend, "u")
-    _check_rows(a, backend, "a")
+    _check_rows(u, backend, ROW_BACKENDS, "u")
+    _check_rows(a, backend, ROW_BACKENDS, "a")
     width = u.size(1)
     if a.shape != u.shape or a.dtype != u.dtype or a.device != u.device:
         raise bad("a", (tuple(a.shape), str(a.dtype), str(a.device)), f"must be like u, {tuple(u.shape)}")
@@ -163,12 +167,12 @@ def bad(field: str, value: object, fix: str) -> ValueError:
     return ValueError(f"{field}={value!r}: {fix}")
 
 
-def _check_rows(x: torch.Tensor, backend: str, name: str = "x") -> None:
-    if backend not in BACKENDS:
-        raise bad("backend", backend, f"choose one of {BACKENDS}")
-    if backend == "triton" and x.dtype not in TRITON_DTYPES:
+def _check_rows(x: torch.Tensor, backend: str, available: tuple[str, ...], name: str = "x") -> None:
+    if backend not in available:
+        raise bad("backend", backend, f"choose one of {available}")
+    if backend != "eager" and x.dtype not in TRITON_DTYPES:
         names = ", ".join(str(dtype).removeprefix("torch.") for dtype in TRITON_DTYPES)
-        raise bad(f"{name}.dtype", x.dtype, f"backend='triton' takes {names}")
+        raise bad(f"{name}.dtype", x.dtype, f"backend={backend!r} takes {names}")
     if x.dim() != 2 or x.size(1) < 1:
         raise bad(f"{name}.shape", tuple(x.shape), "must be (L, D)")
     if x.stride(1) != 1 and x.size(1) > 1:
@@ -184,8 +188,14 @@ def _check_vectors(x: torch.Tensor, size: int, **vectors: torch.Tensor) -> None:
             raise bad(f"{name}.stride()", vector.stride(), "make it contiguous")
 
 
-def check(x: torch.Tensor, layers: Sequence[Parameters], sizes: Sizes, backend: str) -> None:
-    _check_rows(x, backend)
+def check(
+    x: torch.Tensor,
+    layers: Sequence[Parameters],
+    sizes: Sizes,
+    backend: str,
+    available: tuple[str, ...] = ROW_BACKENDS,
+) -> None:
+    _check_rows(x, backend, available)
     if not layers:
         raise bad("layers", layers, "needs at least one layer")
     shapes = shapes_of(sizes, x.size(1))

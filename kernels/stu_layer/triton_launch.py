@@ -36,13 +36,16 @@ def launch(
     mask: ProductionMask,
     layers: Sequence[Parameters],
     sizes: Sizes,
+    attention: str,
 ) -> torch.Tensor:
-    """(L, D) -> (L, D), for arguments checked by `interface.stu_layers`."""
+    """(L, D) -> (L, D), for arguments checked by `interface.stu_layers`. attention: its backend."""
     dot_precision = dot_precision_of_torch(x)
 
     def attend(_: int, uvqk: torch.Tensor, a: torch.Tensor) -> None:
         _, v, q, k = split_projection(uvqk, sizes)
-        hstu_attention(q, k, v, offsets, max_seq_len, mask, dot_precision=dot_precision, out=a)
+        hstu_attention(
+            q, k, v, offsets, max_seq_len, mask, backend=attention, dot_precision=dot_precision, out=a
+        )  # fmt: skip
 
     return _layers(x, layers, sizes, attend)
 

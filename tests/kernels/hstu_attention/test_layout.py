@@ -110,7 +110,8 @@ def test_old_layouts_make_room(monkeypatch):
         (84_960, 4, 5_032, 32, (5, "long", 16)),
         # Many programs of wide heads leave the cache to fewer pairs.
         (25_343, 4, 1_100, 24, (3, "long", 64)),
-        (25_344, 4, 1_100, 24, (4, "long", 16)),
+        (25_344, 4, 1_100, 24, (4, "long", 32)),
+        (25_344, 4, 5_000, 8, (4, "long", 16)),
         (2_111, 1, 9_000, 1, (0, "long", 64)),
         # Short sequences, until their programs are many: wide heads need fewer.
         (4_223, 4, 512, 200, (2, "short", 64)),
@@ -130,6 +131,9 @@ def test_the_schedule_follows_from_programs_and_the_average_length(rows, heads, 
     assert size_class(q, q, longest, sequences) == expected
     fills, lengths, group = expected
     targets = ProductionMask(1.0, 4.0, num_targets=torch.zeros(1, dtype=torch.int64))
+    window = ProductionMask(1.0, 4.0, max_attn_len=1024)
+    if fills >= 4 and lengths != "short":
+        assert choose_schedule(q, q, longest, window, sequences, False).group == 16
     for mask in (PLAIN, targets):
         schedule = choose_schedule(q, q, longest, mask, sequences, False)
         assert schedule.group == (256 if lengths == "short" else group if fills > 1 else 64)

@@ -124,6 +124,16 @@ WIDE = {
     "whole rows": wide(
         Tile(16, 128, 64, 4, 1), AttentionTile(16, 32, 4, 1, heads=2), Tile(32, 128, 64, 4, 1)
     ),
+    "shared columns": wide(
+        Tile(16, 32, 128, 4, 1),
+        AttentionTile(16, 16, 4, 1, is_unrolled=True, splits=2),
+        Tile(16, 32, 128, 4, 1),
+    ),
+    "shared columns, steps": wide(
+        Tile(32, 64, 32, 4, 1),
+        AttentionTile(16, 16, 4, 1, is_unrolled=True, splits=3),
+        Tile(32, 128, 64, 4, 1),
+    ),
 }
 
 

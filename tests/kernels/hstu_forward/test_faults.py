@@ -145,6 +145,16 @@ WIDE_FAULTS = {
         "all at once",
     ),
     "states without their norm": ("(x / norm[:, None])", "x", "all at once"),
+    "a split that is not added": (
+        "tl.static_range(1, SPLITS)",
+        "tl.static_range(2, SPLITS)",
+        "shared columns",
+    ),
+    "splits that write over each other": (
+        "tl.program_id(1).to(tl.int64) * num_rows",
+        "0 * num_rows",
+        "shared columns, steps",
+    ),
     "half of the factor": ("tl.range(0, width, BLOCK_K)", "tl.range(0, width // 2, BLOCK_K)", "whole rows"),
 }
 

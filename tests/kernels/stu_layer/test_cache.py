@@ -280,6 +280,7 @@ def test_arguments_that_do_not_fit_are_refused_by_name():
         ({"firsts": torch.zeros(4, dtype=torch.int64).to(DEVICE)}, r"firsts.shape=\(4,\): must be \(5,\)"),
         ({"max_new": 34}, "max_new=34: needs 0 <= max_new <= max_seq_len=33 <= 40"),
         ({"max_seq_len": 41}, "max_seq_len=41 <= 40"),
+        ({"backend": "hopper"}, "backend='hopper': choose one of .*'triton', 'eager'"),
     ):
         with pytest.raises(ValueError, match=message):
             extend_stu_layers(**good | changes)

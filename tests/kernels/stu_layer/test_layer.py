@@ -11,7 +11,7 @@ from kernels.hstu_attention import hstu_attention
 from kernels.stu_layer import Parameters, Sizes, stu_gate, stu_layers, stu_norm
 from reference.stu import STULayer
 from reference.stu_attention import STUAttentionMask
-from tests.kernels.marks import DEVICE, GPU, needs_triton
+from tests.kernels.marks import DEVICE, GPU, needs_hopper, needs_triton
 from tests.kernels.stu_layer.layer_cases import CASES, Case, Inputs, inputs_of, verdict
 
 BACKENDS = ["eager", pytest.param("triton", marks=needs_triton)]
@@ -27,6 +27,34 @@ def test_the_kernels_are_right(name, precision, backend):
         pytest.skip("Triton's interpreter multiplies bfloat16 as integers")
     actual = verdict(CASES[name], precision, lambda inputs: inputs.run(backend))
     assert actual.passed, actual.reason
+
+
+@needs_hopper
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+@pytest.mark.parametrize("backend", ["hopper", "auto"])
+def test_the_attention_in_another_form_is_right(backend, precision):
+    case = Case(64, Sizes(2, 64, 64), window=9, contextual=3, has_scale=True)
+    actual = verdict(case, precision, lambda inputs: inputs.run(backend))
+    assert actual.passed, actual.reason
+
+
+@pytest.mark.parametrize("backend", ["hopper", "auto"])
+def test_parts_without_attention_refuse_a_form_of_the_attention(backend):
+    u, a, weight, bias = rows_and_vectors(0)
+    message = f"backend='{backend}': choose one of .*'triton', 'eager'"
+    with pytest.raises(ValueError, match=message):
+        stu_norm(u, weight, bias, backend=backend)
+    with pytest.raises(ValueError, match=message):
+        stu_gate(u, a, weight, bias, backend=backend)
+
+
+@needs_triton
+def test_layers_name_the_reason_for_which_the_attention_refuses():
+    inputs = inputs_of(CASES["odd sizes"], torch.float32).to(DEVICE)
+    with pytest.raises(
+        RuntimeError, match="backend='hopper': it takes float16 and bfloat16, not torch.float32"
+    ):
+        inputs.run("hopper")
 
 
 @pytest.mark.parametrize("use_group_norm", [False, True])
