@@ -258,7 +258,7 @@ def distribution(rows: list[dict]) -> dict[str, dict[str, float]]:
             ),
         }
     for name, key in OTHER_FORMS.items():
-        for kind in list(dict.fromkeys(row["kind"] for row in rows)):
+        for kind in dict.fromkeys(row["kind"] for row in rows):
             if ratios := [row[key] for row in rows if row["kind"] == kind and key in row]:
                 found[f"{kind}, {name}"] = {"cases": len(ratios), **_shares(ratios)}
     return found

@@ -25,11 +25,12 @@ def test_the_searched_form_has_a_distribution_of_its_own():
         row("attention", 0.8, searched_ratio=0.9),
         row("attention", 1.2, searched_ratio=1.1),
         row("attention", 1.4, searched_ratio=1.5),
-        row("layers", 3.0),
+        row("layers", 3.0, auto_ratio=4.0),
     ]
     found = distribution(rows)
-    assert list(found) == ["attention", "layers", "ours, searched"]
-    searched = found["ours, searched"]
+    assert list(found) == ["attention", "layers", "attention, ours, searched", "layers, ours, auto"]
+    assert found["layers, ours, auto"]["least"] == 4.0
+    searched = found["attention, ours, searched"]
     assert (searched["cases"], searched["least"], searched["median"], searched["largest"]) == (
         3,
         0.9,
