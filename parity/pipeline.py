@@ -134,7 +134,7 @@ def _finish(
     streams: JudgesStreams,
 ) -> Report:
     """Run the batches that are not done, judge all of them, and write the report of a saved run."""
-    write_prepared(prepared, folder)
+    write_prepared(prepared, folder, request.data, request.checkpoint)
     sharing, budget = divided(request.memory, _needs(prepared, request))
     request = replace(request, budget=request.budget or budget)
 

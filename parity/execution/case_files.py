@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from parity.case import CaseReference
+from parity.execution.done import require_same_batch, require_same_weights
 from parity.execution.folder import BatchFolder, RunFolder
 from parity.inputs import weights
 from parity.inputs.arrays import CaseInputs, NamedInputs, batches_in, poisoned_inputs, save
@@ -50,30 +52,47 @@ class CaseDescription(BaseModel):
     labels_digests: tuple[str, ...]
 
 
-def write_prepared(prepared: Sequence[PreparedCase], folder: RunFolder) -> None:
+def write_prepared(
+    prepared: Sequence[PreparedCase], folder: RunFolder, data: Path | None, checkpoint: Path | None
+) -> None:
     """Save inputs, poisoned inputs, labels and weights of every case.
 
+    Args:
+        prepared: The cases.
+        folder: Folder of the run.
+        data, checkpoint: The files that the inputs and the weights are from; None for what cases make.
+
     Raises:
-        UserError: The folder cannot be written, or holds other inputs or weights.
+        UserError: The folder cannot be written, or is of a run with other inputs or weights.
     """
     for case in prepared:
         case_folder = folder.case(case.case.name)
+        require_same_weights(case_folder, case.weights_digest, checkpoint)
         weights.export(case.weights, case_folder.weights)
         for number, batch in enumerate(case.inputs.batches):
             inputs = batch.inputs
             labels = case.inputs.labels[number] if case.inputs.labels else None
-            write_inputs(inputs, poisoned_inputs(case.case, inputs), case_folder.batch(number), labels)
+            poisoned = poisoned_inputs(case.case, inputs)
+            write_inputs(inputs, poisoned, case_folder.batch(number), labels, data)
 
 
 def write_inputs(
-    inputs: CaseInputs, poisoned: CaseInputs | None, folder: BatchFolder, labels: CaseInputs | None = None
+    inputs: CaseInputs,
+    poisoned: CaseInputs | None,
+    folder: BatchFolder,
+    labels: CaseInputs | None = None,
+    data: Path | None = None,
 ) -> None:
-    """Save a batch's inputs, and its poisoned inputs and labels if there are any."""
-    save(inputs, folder.inputs)
-    if poisoned is not None:
-        save(poisoned, folder.poisoned)
-    if labels is not None:
-        save(labels, folder.labels)
+    """Save a batch's inputs, and its poisoned inputs and labels if there are any.
+
+    Raises:
+        UserError: The folder cannot be written, or is of a run with another such batch.
+    """
+    by_kind = {"inputs": inputs, "poisoned": poisoned, "labels": labels}
+    arrays = {kind: arrays for kind, arrays in by_kind.items() if arrays is not None}
+    require_same_batch(folder, arrays, data)
+    for kind, of_kind in arrays.items():
+        save(of_kind, folder.arrays[kind])
 
 
 def described(
@@ -94,7 +113,7 @@ def described(
             precisions=tuple(precisions),
             source=case.inputs.source,
             weights_source=case.weights_source,
-            weights_digest=weights.digest(case.weights),
+            weights_digest=case.weights_digest,
             batches=_batches(case.inputs.batches, precisions, further),
             counts=dict(case.inputs.counts),
             labels_digests=tuple(case.labels_digests),

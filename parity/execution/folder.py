@@ -8,7 +8,7 @@
 <run>/<case>/onnx/<precision>/                  the reference as ONNX
 <run>/<case>/batch_0000/inputs.safetensors      the inputs; `poisoned` and `labels` beside them, if any
 <batch>/<precision>/record.json                 statuses and timings
-<batch>/<precision>/files.json                  digests of a saved run: these files and their code; last
+<batch>/<precision>/files.json                  digests of a saved run: these files, code, origins; last
 <batch>/<precision>/roofline.json               least times on the GPU that was timed
 <batch>/<precision>/polygraphy/                 inputs and outputs in Polygraphy's formats
 <batch>/<precision>/<runner>/                   captures by stem, see `parity.capture.store`; engines
@@ -108,6 +108,10 @@ class CaseFolder:
         """The folder of a batch, counted from 0."""
         return BatchFolder(self.path / f"{_BATCH}{number:04d}")
 
+    def done(self) -> list[PrecisionFolder]:
+        """Folders of the case's batches that are done in a precision."""
+        return [PrecisionFolder(path.parent) for path in sorted(self.path.glob(f"{_BATCH}*/*/{_FILES}"))]
+
     def collected(self, precision: str) -> list[PrecisionFolder]:
         """Folders of the batches that are done in a precision, in order."""
         records = sorted(self.path.glob(f"{_BATCH}*/{precision}/{_RECORD}"))
@@ -135,6 +139,25 @@ class BatchFolder:
         """Labels of recorded data; missing where the data have none. No runner reads them."""
         return self.path / "labels.safetensors"
 
+    @property
+    def arrays(self) -> dict[str, Path]:
+        """All files of arrays by their kind, whether they exist or not."""
+        return {"inputs": self.inputs, "poisoned": self.poisoned, "labels": self.labels}
+
+    @property
+    def case(self) -> CaseFolder:
+        """The folder of the case."""
+        return CaseFolder(self.path.parent)
+
+    @property
+    def number(self) -> int:
+        """The number of the batch, counted from 0."""
+        return int(self.path.name.removeprefix(_BATCH))
+
+    def done(self) -> list[PrecisionFolder]:
+        """Folders of the precisions in which the batch is done."""
+        return [PrecisionFolder(path.parent) for path in sorted(self.path.glob(f"*/{_FILES}"))]
+
     def precision(self, name: str) -> PrecisionFolder:
         """The folder of the batch in a precision."""
         return PrecisionFolder(self.path / name)
@@ -158,7 +181,7 @@ class PrecisionFolder:
 
     @property
     def files(self) -> Path:
-        """Digests of the files here and of the code. A saved run's batch is done in the precision with it."""
+        """Digests: files here, code, origins. A saved run's batch is done in the precision with it."""
         return self.path / _FILES
 
     @property

@@ -11,9 +11,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import BaseModel, ConfigDict
 
 from parity.base.code import file_digest, file_digests
 from parity.base.environment import environment
@@ -21,13 +20,12 @@ from parity.base.errors import UserError
 from parity.base.files import MAX_BYTES, parse_json, write_new
 from parity.base.sealed import read_sealed, sealed
 from parity.execution.case_files import CaseDescription
+from parity.execution.done import changed, done_digests, origins, place
 from parity.execution.folder import PrecisionFolder, RunFolder
 from parity.execution.record import ORACLE, REFERENCE, TAKES_NO_MORE, read_record
 from parity.execution.request import Request
-from parity.inputs.arrays import MORE_ROWS_NAME, load
+from parity.inputs.arrays import MORE_ROWS_NAME
 from parity.inputs.weights import exported_digest
-
-_DIGESTS = TypeAdapter(dict[str, str])
 
 
 class Manifest(BaseModel):
@@ -66,7 +64,13 @@ def write_files(folder: PrecisionFolder, code: Iterable[Mapping[str, str]]) -> N
     """
     paths = _files(folder.path)
     files = dict(zip(paths, file_digests(paths.values()), strict=True))
-    write_new(folder.files, sealed({"batch": _place(folder), "files": files, "code": _one_state(code)}))
+    content = {
+        "batch": place(folder),
+        "files": files,
+        "code": _one_state(code),
+        "origins": origins(folder.batch),
+    }
+    write_new(folder.files, sealed(content))
 
 
 def check_batches(folder: RunFolder, cases: Collection[str], precisions: Collection[str]) -> None:
@@ -84,7 +88,7 @@ def check_batches(folder: RunFolder, cases: Collection[str], precisions: Collect
     for batch in folder.done():
         if batch.batch.path.parent.name not in cases or batch.path.name not in precisions:
             raise UserError("resume", str(batch.path), "is no batch of the run", "remove it, or run again")
-        files = _done(batch, "files", "resume")
+        files = done_digests(batch, "files", "resume")
         # Files for Polygraphy come later, and no verdict reads them.
         present = _files(batch.path, without=batch.polygraphy)
         _check("resume", batch.path, files, set(present) - {batch.files.name})
@@ -100,7 +104,7 @@ def code_of(folder: RunFolder, field: str = "resume") -> dict[str, str]:
     Raises:
         UserError: The code changed from one batch to another.
     """
-    return _one_state(_done(batch, "code", field) for batch in folder.done())
+    return _one_state(done_digests(batch, "code", field) for batch in folder.done())
 
 
 def _one_state(code: Iterable[Mapping[str, str]]) -> dict[str, str]:
@@ -117,24 +121,6 @@ def _one_state(code: Iterable[Mapping[str, str]]) -> dict[str, str]:
     return state
 
 
-def _done(batch: PrecisionFolder, kind: Literal["files", "code"], field: str) -> dict[str, str]:
-    """Digests of a batch that is done in a precision. Raises `UserError` if they are not as it wrote them."""
-    try:
-        content = read_sealed(batch.files)
-        digests = _DIGESTS.validate_python(content[kind], strict=True)
-        of_this_batch = content["batch"] == _place(batch)
-    except (OSError, ValueError, KeyError) as error:
-        raise _changed(field, batch.files) from error
-    if not of_this_batch:
-        raise _changed(field, batch.files)
-    return digests
-
-
-def _place(batch: PrecisionFolder) -> str:
-    """Case, batch and precision of a folder, whose files are those of no other."""
-    return "/".join(batch.path.parts[-3:])
-
-
 def write_manifest(
     folder: RunFolder, request: Request, runners_asked: Sequence[str], cases: Sequence[CaseDescription]
 ) -> None:
@@ -147,12 +133,12 @@ def write_manifest(
         cases: Facts about each case.
 
     Raises:
-        UserError: The folder cannot be written, or the code changed during the run.
+        UserError: The folder cannot be written, or the code, weights or inputs changed during the run.
     """
     known = {
         (batch.path.relative_to(folder.path) / name).as_posix(): digest
         for batch in folder.done()
-        for name, digest in _done(batch, "files", "--save").items()
+        for name, digest in done_digests(batch, "files", "--save").items()
     }
     files = _files(folder.path)
     manifest = Manifest(
@@ -164,6 +150,8 @@ def write_manifest(
         cases=tuple(cases),
         files={name: known.get(name) or file_digest(path) for name, path in files.items()},
     )
+    _check_described("--save", folder, manifest)
+    _check_origins("--save", folder, manifest)
     write_new(folder.manifest, sealed(manifest.model_dump(mode="json")))
 
 
@@ -188,21 +176,18 @@ def read_manifest(folder: RunFolder, field: str = "replay") -> Manifest:
     try:
         manifest = Manifest.model_validate(read_sealed(folder.manifest))
     except (OSError, ValueError) as error:
-        raise _changed(field, folder.manifest) from error
+        raise changed(field, folder.manifest) from error
     names = {description.case.name for description in manifest.cases}
     _check_links(field, folder, names)
     own = {name for name in _files(folder.path) if PurePosixPath(name).parts[0] in names}
     _check(field, folder.path, manifest.files, own)
     _check_described(field, folder, manifest)
+    _check_origins(field, folder, manifest)
     _check_request(field, folder, manifest)
     for case in manifest.cases:
         path = folder.case(case.case.name).weights
         if exported_digest(path) != case.weights_digest:
-            raise _changed(field, path)
-        for number, batch in enumerate(case.batches):
-            inputs = folder.case(case.case.name).batch(number).inputs
-            if load(inputs).digest != batch.digest:
-                raise _changed(field, inputs)
+            raise changed(field, path)
         for precision in case.precisions:
             _check_runners(field, folder, manifest, case, precision)
     return manifest
@@ -212,13 +197,13 @@ def _check_described(field: str, folder: RunFolder, manifest: Manifest) -> None:
     """Raise `UserError` unless the manifest describes the batches that are done, with their own digests."""
     described = set()
     if _repeats(case.case.name for case in manifest.cases):
-        raise _changed(field, folder.manifest)
+        raise changed(field, folder.manifest)
     for case in manifest.cases:
         precisions = {name for batch in case.batches for name in batch.precisions}
         if not precisions or precisions != set(case.precisions):
-            raise _changed(field, folder.manifest)
+            raise changed(field, folder.manifest)
         if _repeats(case.precisions) or _repeats(batch.name for batch in case.batches):
-            raise _changed(field, folder.manifest)
+            raise changed(field, folder.manifest)
         for number, batch in enumerate(case.batches):
             batch_folder = folder.case(case.case.name).batch(number)
             described |= {batch_folder.precision(name).path for name in batch.precisions}
@@ -229,9 +214,30 @@ def _check_described(field: str, folder: RunFolder, manifest: Manifest) -> None:
         )
     for batch in done:
         inside = batch.path.relative_to(folder.path).as_posix()
-        for name, digest in _done(batch, "files", field).items():
+        for name, digest in done_digests(batch, "files", field).items():
             if manifest.files.get(f"{inside}/{name}") != digest:
-                raise _changed(field, batch.path / name)
+                raise changed(field, batch.path / name)
+
+
+def _check_origins(field: str, folder: RunFolder, manifest: Manifest) -> None:
+    """Raise `UserError` unless each batch ran in all precisions on the weights and inputs of the manifest."""
+    for case in manifest.cases:
+        for number, batch in enumerate(case.batches):
+            batch_folder = folder.case(case.case.name).batch(number)
+            own = origins(batch_folder)
+            if own["weights"] != case.weights_digest:
+                raise changed(field, batch_folder.case.weights)
+            if own["inputs"] != batch.digest:
+                raise changed(field, batch_folder.inputs)
+            for precision in batch.precisions:
+                done = batch_folder.precision(precision)
+                if done_digests(done, "origins", field) != own:
+                    raise UserError(
+                        field,
+                        str(done.path),
+                        "ran on other weights or inputs than the run has",
+                        "run again into a new folder: captures of two sets are not one run",
+                    )
 
 
 def _repeats(names: Iterable[str]) -> bool:
@@ -254,9 +260,9 @@ def _check_request(field: str, folder: RunFolder, manifest: Manifest) -> None:
             )
         )
     except (OSError, ValueError, KeyError) as error:
-        raise _changed(field, folder.started) from error
+        raise changed(field, folder.started) from error
     if not same or manifest.code != code_of(folder, field):
-        raise _changed(field, folder.manifest)
+        raise changed(field, folder.manifest)
 
 
 def _check_runners(
@@ -274,11 +280,11 @@ def _check_runners(
         runners = read_record(path).runners
         first = set(runners) if first is None else first
         if not first - left <= set(runners) <= first:
-            raise _changed(field, path)
+            raise changed(field, path)
         left |= {name for name, runner in runners.items() if runner.status in TAKES_NO_MORE}
     judged = (first or set()) - {REFERENCE, ORACLE}
     if not set(manifest.runners_asked) - {REFERENCE, ORACLE} <= judged <= set(manifest.runners):
-        raise _changed(field, folder.manifest)
+        raise changed(field, folder.manifest)
 
 
 def _files(folder: Path, without: Path | None = None) -> dict[str, Path]:
@@ -305,7 +311,7 @@ def _check(field: str, folder: Path, files: Mapping[str, str], present: Iterable
                 field, str(path), f"cannot be read ({error.strerror})", "restore the file, or run again"
             ) from error
         if not same:
-            raise _changed(field, path)
+            raise changed(field, path)
     added = sorted(set(present) - files.keys())
     if added:
         raise UserError(field, str(folder / added[0]), "is no file of the run", "remove it, or run again")
@@ -334,9 +340,3 @@ def _check_links(field: str, folder: RunFolder, cases: Iterable[str]) -> None:
                 raise UserError(
                     field, str(link), "is a link to a folder", "put the folder itself in its place"
                 )
-
-
-def _changed(field: str, path: Path) -> UserError:
-    return UserError(
-        field, str(path), "is not as the run wrote it", "restore the file, or run again into a new folder"
-    )

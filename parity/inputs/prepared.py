@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from parity.case import Case
 from parity.case.contract import arguments_of
 from parity.case.users_code import of_case
 from parity.inputs.arrays import RunInputs, make_inputs
-from parity.inputs.weights import case_weights
+from parity.inputs.weights import case_weights, digest
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,11 @@ class PreparedCase:
     inputs: RunInputs
     weights: Mapping[str, torch.Tensor]
     weights_source: str
+
+    @cached_property
+    def weights_digest(self) -> str:
+        """Digest of the weights."""
+        return digest(self.weights)
 
     @property
     def labels_digests(self) -> list[str]:

@@ -216,6 +216,31 @@ def exported_digest(folder: Path) -> str:
     return _digest_of(entries)
 
 
+def declared_digest(folder: Path) -> str:
+    """The `digest` of exported weights as their manifest declares them.
+
+    Raises:
+        UserError: The manifest cannot be read.
+    """
+    path = folder / _MANIFEST
+    try:
+        return _digest_of(parse_json(path.read_bytes())["tensors"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError("weights", str(path), f"cannot be read ({error})", "run again") from error
+
+
+def present_digests(folder: Path) -> dict[Path, str | None]:
+    """The `digest` that each file of an export tells, by the files that are there; None for a damaged one."""
+    digests: dict[Path, str | None] = {}
+    for name, read in ((_TENSORS, exported_digest), (_MANIFEST, declared_digest)):
+        if (path := folder / name).exists():
+            try:
+                digests[path] = read(folder)
+            except UserError:
+                digests[path] = None
+    return digests
+
+
 def _digest_of(entries: list[dict[str, Any]]) -> str:
     return hashlib.sha256(json.dumps(entries).encode()).hexdigest()
 

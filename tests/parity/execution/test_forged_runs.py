@@ -11,6 +11,7 @@ from parity.base.errors import UserError
 from parity.execution.folder import RunFolder
 from parity.execution.manifest import read_manifest
 from parity.inputs.arrays import CaseInputs, load, save
+from parity.inputs.weights import digest, export, load_export
 from parity.report.files import read_report, write_again
 from parity.report.replayed import check_replayed
 from parity.report.schema import CoverageReport
@@ -55,6 +56,37 @@ def of_weights(run):
     path = run / CASE / "weights" / "weights.safetensors"
     save_file({name: array * 2 for name, array in load_file(path).items()}, path)
     seal(run)
+
+
+def of_other_weights(run):
+    """The run says throughout that it is of other weights; only its batches know better."""
+    folder = run / CASE / "weights"
+    other = {name: array * 2 for name, array in load_export(folder).items()}
+    shutil.rmtree(folder)
+    export(other, folder)
+    of_case(weights_digest=digest(other))(run)
+    seal(run)
+
+
+def of_other_inputs(run):
+    path = run / CASE / "batch_0000" / "inputs.safetensors"
+    other = load(run / CASE / "batch_0001" / "inputs.safetensors")
+    path.unlink()
+    save(other, path)
+    of_manifest(lambda content: content["cases"][0]["batches"][0].update(digest=other.digest))(run)
+    seal(run)
+
+
+def without_poison(run):
+    (run / CASE / "batch_0000" / "poisoned.safetensors").unlink()
+    seal(run)
+
+
+@pytest.mark.parametrize("forgery", [of_other_weights, of_other_inputs, without_poison])
+def test_captures_of_other_weights_or_inputs_are_refused(run, forgery):
+    forgery(run)
+    with pytest.raises(UserError, match=r"replay: .*fp32 ran on other weights or inputs than the run has"):
+        read_manifest(RunFolder(run))
 
 
 def twice_in_the_header(run):

@@ -9,8 +9,11 @@ import sys
 
 import pytest
 import torch
+from safetensors.numpy import load_file, save_file
 
+from cases.dlrm import inputs as dlrm_inputs
 from parity.execution.folder import RunFolder
+from parity.inputs import weights
 from parity.report.files import read_report
 from parity.report.schema import StreamReport
 from tests.locations import ROOT
@@ -23,16 +26,17 @@ ARGUMENTS = ("--case", "dlrm_tiny", "--precision", "fp32,fp16", "--runners", "tr
 
 
 KILLED_PROGRAM = """
-import os, signal
+import os, signal, threading
 from parity.execution import batches
-write, left = batches.write_files, {done}
+write, left, one = batches.write_files, {done}, threading.Lock()
 def count(*arguments):
     global left
-    if not left:
-        # As the system does it: the program and all of its runners, at once.
-        os.killpg(0, signal.SIGKILL)
-    left -= 1
-    write(*arguments)
+    with one:
+        if not left:
+            # As the system does it: the program and all of its runners, at once.
+            os.killpg(0, signal.SIGKILL)
+        left -= 1
+        write(*arguments)
 batches.write_files = count
 """
 """A run that is killed when the files of its next batch are about to be sealed."""
@@ -141,7 +145,91 @@ def test_changed_inputs_are_refused(whole, resume, tmp_path):
     inputs.write_bytes(inputs.read_bytes() + b" ")
     ended = resume(folder)
     assert ended.code == 2
-    assert "exists with other content" in ended.err
+    assert "inputs.safetensors is not as the run wrote it" in " ".join(ended.err.split())
+
+
+LEFT = [
+    pytest.param((), id="all files"),
+    pytest.param(("weights/*", "batch_*/*.safetensors"), id="neither weights nor inputs"),
+    pytest.param(("weights/manifest.json", "batch_*/*/files.json"), id="no batch that is done"),
+]
+
+
+def _partly_done(whole, tmp_path, removed):
+    """The run as if it had been killed after its first precision, and some of the case's files removed."""
+    folder = _interrupted(whole, tmp_path)
+    shutil.rmtree(folder / "dlrm_tiny" / "batch_0000" / "fp32")
+    for pattern in removed:
+        paths = sorted((folder / "dlrm_tiny").glob(pattern))
+        assert paths
+        for path in paths:
+            path.unlink()
+    return folder
+
+
+def _checkpoint(whole, folder, factor):
+    """A file of a multiple of the run's weights, which the run is said to be of."""
+    path = folder.with_name("w.safetensors")
+    exported = load_file(whole / "dlrm_tiny" / "weights" / "weights.safetensors")
+    save_file({name: array * factor for name, array in exported.items()}, path)
+    rewrite(folder / "started.json", lambda started: started.update(checkpoint=str(path)))
+    return path
+
+
+def _refused_unchanged(resume, folder, files="**/*"):
+    """The message of a resumed run that is refused, and neither adds nor removes one of some files."""
+    before = sorted(folder.glob(files))
+    ended = resume(folder)
+    assert ended.code == 2, ended
+    assert sorted(folder.glob(files)) == before
+    return " ".join(ended.err.split())
+
+
+@pytest.mark.parametrize("removed", LEFT)
+def test_a_checkpoint_that_changed_is_refused(whole, resume, tmp_path, removed):
+    folder = _partly_done(whole, tmp_path, removed)
+    path = _checkpoint(whole, folder, 2)
+    message = f"--weights: {path} has changed since the run began; restore it, or begin again"
+    assert message in _refused_unchanged(resume, folder)
+
+
+@pytest.mark.parametrize("removed", LEFT)
+def test_other_inputs_are_refused(whole, resume, tmp_path, monkeypatch, removed):
+    folder = _partly_done(whole, tmp_path, removed)
+    synthetic = dlrm_inputs.synthetic
+
+    def drawn(config):
+        wanted = config.input.model_copy(update={"seed": 6})
+        return synthetic(config.model_copy(update={"input": wanted}))
+
+    monkeypatch.setattr(dlrm_inputs, "synthetic", drawn)
+    message = "inputs: batch 0 of dlrm_tiny differs from the one that the run began with; restore what"
+    # The weights are the run's own, and come back where they are missing.
+    assert message in _refused_unchanged(resume, folder, "*/batch_*/**/*")
+
+
+def test_other_weights_of_the_case_are_refused(whole, resume, tmp_path, monkeypatch):
+    folder = _partly_done(whole, tmp_path, ("weights/*",))
+    initial = weights.initial_weights
+    monkeypatch.setattr(weights, "initial_weights", lambda model, seed, scale: initial(model, 6, scale))
+    message = "weights: dlrm_tiny has other weights than those that the run began with; restore what"
+    assert message in _refused_unchanged(resume, folder)
+
+
+@pytest.mark.parametrize("name", ["weights.safetensors", "manifest.json"])
+def test_an_export_that_changed_in_the_folder_is_refused(whole, resume, tmp_path, name):
+    folder = _partly_done(whole, tmp_path, ())
+    path = folder / "dlrm_tiny" / "weights" / name
+    path.write_bytes(path.read_bytes()[:-9])
+    assert f"resume: {path} is not as the run wrote it; restore" in _refused_unchanged(resume, folder)
+
+
+@pytest.mark.full
+def test_a_checkpoint_that_is_restored_goes_on(whole, resume, tmp_path):
+    folder = _partly_done(whole, tmp_path, ("weights/*", "batch_*/*.safetensors"))
+    _checkpoint(whole, folder, 1)
+    ended = resume(folder)
+    assert ended.code == 0, ended
 
 
 @pytest.mark.parametrize(
