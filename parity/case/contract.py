@@ -44,7 +44,10 @@ def require_case(case: Case) -> None:
 
 
 def require_batch(case: Case, arrays: Arrays) -> None:
-    """Raises `UserError` for a method that raises with a batch's inputs, or returns another type or shape."""
+    """Raises `UserError` for a batch without a row.
+
+    Also for a method that raises with the batch's inputs, or returns another type or shape.
+    """
     with of_case(case, "validate"):
         case.validate(arrays)
     size = _call(
@@ -54,6 +57,10 @@ def require_batch(case: Case, arrays: Arrays) -> None:
         lambda result: isinstance(result, (int, np.integer)) and result >= 0,
         "return the number of rows",
     )
+    if size == 0:
+        # Nothing would be judged, and no multiple of it has a row.
+        name = next((f".{name}" for name, array in arrays.items() if array.shape[:1] == (0,)), "")
+        raise UserError(f"inputs{name}", "", "has no row", "give at least one row")
     _require_rows(case, arrays, size)
     _require_sizes(case, arrays, size)
     valid = _call(

@@ -111,6 +111,24 @@ def test_a_batch_of_a_plan_that_lacks_an_array():
     _refused("plan.short: y do not fit forward(x", plan=plan)
 
 
+def _no_rows() -> dict[str, np.ndarray]:
+    return {"x": np.zeros((0, WIDTH), np.float32)}
+
+
+@pytest.mark.parametrize(
+    ("methods", "field"),
+    [
+        ({"make_inputs": lambda self: _no_rows()}, "inputs.x"),
+        ({"make_inputs": lambda self: parity.Batches([_no_rows()], "mine", {})}, "inputs.x"),
+        ({"plan": lambda self: [parity.PlannedBatch("none", "no row", _no_rows())]}, "inputs.x"),
+        ({"batch_size_of": lambda self, arrays: 0}, "inputs"),
+    ],
+    ids=["inputs", "batches", "plan", "counted"],
+)
+def test_a_batch_without_a_row(methods, field):
+    _refused(f"{field}: has no row; give at least one row", **methods)
+
+
 @pytest.mark.parametrize(
     ("poisoned", "message"),
     [
