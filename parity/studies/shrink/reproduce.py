@@ -1,70 +1,120 @@
 """Run one module of the port, or the whole port, on failing inputs and compare it with a float64 oracle.
 
 This folder holds all data and code except the packages of the project's requirements.
-Exit code 1: it fails, 0: it passes.
+Exit code 1: it fails, 0: it passes, 2: the folder's data are not whole, or do not fit the port.
 """
 
-import json
 import sys
 from pathlib import Path
 
 import nvtripy as tp
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
+from parity.base.code import file_digest
+from parity.base.errors import UserError
+from parity.base.sealed import read_sealed
 from parity.base.trees import decode_tree, leaves
 from parity.capture.values import decode_value
 from parity.case import CaseReference, load_case
 from parity.runners.tripy.compiled import tripy_value
 from parity.runners.tripy.pairing import paired_modules, set_parameters, taken
 
-problem = json.loads((HERE / "problem.json").read_text())
-weights, inputs, expected = (
-    load_file(HERE / f"{name}.safetensors") for name in ("weights", "inputs", "expected")
-)
+FIX = "restore it, or shrink again"
 
 
-def leaf(value):
-    if isinstance(value, dict) and set(value) == {"tensor"}:
-        return tp.Tensor(inputs[value["tensor"]])
-    return tripy_value(decode_value(value))
+def main():
+    """Compare, print, and return the exit code. Raises `UserError` for data that are not whole."""
+    problem = described()
+    weights, inputs, expected = (
+        tensors(name, problem["digests"][name]) for name in ("weights", "inputs", "expected")
+    )
+    counts = expected["counts"]
+    oracle = expected["oracle"][counts]
+    port = port_result(problem, weights, inputs).reshape(counts.shape)
+    difference = port[counts] - oracle
+    errors = {
+        "l2": float(difference.norm() / oracle.norm()),
+        "largest": float(difference.abs().max() / oracle.abs().max()),
+        "scale_error": abs(float(difference @ oracle / (oracle @ oracle))),
+    }
+    print(f"{problem['module'] or 'the whole model'} ({problem['kind']}), {problem['dtype']}")
+    for name, error in errors.items():
+        print(f"  {name:<11} {error:.3e}, limit {problem['limit'][name]:.3e}")
+    for reason in problem["explanation"]:
+        print(f"  {reason}")
+    return int(any(not error <= problem["limit"][name] for name, error in errors.items()))
 
 
-case = load_case(CaseReference(**problem["case"]))
-model = case.build_port(getattr(tp, problem["dtype"]))
-set_parameters(case, model, weights)
-args, kwargs = decode_tree(problem["args"], leaf), decode_tree(problem["kwargs"], leaf)
-if problem["module"]:
-    module = paired_modules(case, model)[problem["module"]]
-    if case.one_sided:
-        args, kwargs = taken(module, args, kwargs)
-    call = module if problem["method"] == "forward" else getattr(module, problem["method"])
-    result = call(*args, **kwargs)
-else:
-    # Outputs of the model are numbered.
-    result = list(case.named_outputs(case.call(model, kwargs)).values())
-results = {
-    "".join(f"[{key}]" for key in path): tensor for path, tensor in leaves(result) if tensor is not None
-}
-if len(results) > 1:
-    results = {"": results[problem["result"]]}
-(result,) = results.values()
+def described():
+    """The call, its limits, and the digests of the other files."""
+    path = HERE / "problem.json"
+    try:
+        return read_sealed(path)
+    except OSError as error:
+        raise UserError("problem", str(path), f"cannot be read ({error.strerror})", FIX) from error
+    except ValueError as error:
+        raise UserError("problem", str(path), "is not as it was written", FIX) from error
 
-counts = expected["counts"]
-oracle = expected["oracle"][counts]
-port = torch.from_dlpack(result).cpu().double().reshape(counts.shape)
-difference = port[counts] - oracle
-errors = {
-    "l2": float(difference.norm() / oracle.norm()),
-    "largest": float(difference.abs().max() / oracle.abs().max()),
-    "scale_error": abs(float(difference @ oracle / (oracle @ oracle))),
-}
-print(f"{problem['module'] or 'the whole model'} ({problem['kind']}), {problem['dtype']}")
-for name, error in errors.items():
-    print(f"  {name:<11} {error:.3e}, limit {problem['limit'][name]:.3e}")
-for reason in problem["explanation"]:
-    print(f"  {reason}")
-sys.exit(any(not error <= problem["limit"][name] for name, error in errors.items()))
+
+def tensors(name, digest):
+    """The tensors of a file, as they were written."""
+    path = HERE / f"{name}.safetensors"
+    try:
+        is_whole = file_digest(path) == digest
+        content = load_file(path)
+    except OSError as error:
+        problem = f"cannot be read ({error.strerror or error})"
+        raise UserError(name, str(path), problem, FIX) from error
+    except SafetensorError as error:
+        problem = f"is cut short or not safetensors ({error})"
+        raise UserError(name, str(path), problem, FIX) from error
+    if not is_whole:
+        for key, tensor in content.items():
+            if tensor.isnan().any():
+                place = tensor.isnan().nonzero()[0].tolist()
+                raise UserError(f"{name}[{key!r}]", "", f"is nan at {place} in {path}", FIX)
+        raise UserError(name, str(path), "is not as it was written", FIX)
+    return content
+
+
+def port_result(problem, weights, inputs):
+    """The port's result in float64, on the CPU."""
+
+    def leaf(value):
+        if isinstance(value, dict) and set(value) == {"tensor"}:
+            return tp.Tensor(inputs[value["tensor"]])
+        return tripy_value(decode_value(value))
+
+    case = load_case(CaseReference(**problem["case"]))
+    model = case.build_port(getattr(tp, problem["dtype"]))
+    set_parameters(case, model, weights)
+    args, kwargs = decode_tree(problem["args"], leaf), decode_tree(problem["kwargs"], leaf)
+    if problem["module"]:
+        module = paired_modules(case, model)[problem["module"]]
+        if case.one_sided:
+            args, kwargs = taken(module, args, kwargs)
+        call = module if problem["method"] == "forward" else getattr(module, problem["method"])
+        result = call(*args, **kwargs)
+    else:
+        # Outputs of the model are numbered.
+        result = list(case.named_outputs(case.call(model, kwargs)).values())
+    results = {
+        "".join(f"[{key}]" for key in path): tensor for path, tensor in leaves(result) if tensor is not None
+    }
+    if len(results) > 1:
+        results = {"": results[problem["result"]]}
+    (result,) = results.values()
+    return torch.from_dlpack(result).cpu().double()
+
+
+try:
+    code = main()
+except UserError as error:
+    print(f"error: {error}", file=sys.stderr)
+    code = 2
+sys.exit(code)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,12 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from parity.base.code import file_digest
 from parity.base.errors import UserError
 from parity.base.files import making
 from parity.base.locks import Locked
 from parity.base.precision import dtype_name
+from parity.base.sealed import sealed
 from parity.base.trees import encode_tree, leaves
 from parity.capture.captures import TensorKey
 from parity.capture.values import encode_value
@@ -47,7 +48,8 @@ def write(failure: Failure, folder: Path) -> None:
 
 def _write(failure: Failure, folder: Path) -> None:
     _write_tensors(failure, folder)
-    (folder / "problem.json").write_text(json.dumps(_problem(failure), indent=1) + "\n")
+    digests = {path.stem: file_digest(path) for path in sorted(folder.glob("*.safetensors"))}
+    (folder / "problem.json").write_bytes(sealed({**_problem(failure), "digests": digests}))
     for package in packages_of(failure.case):
         source = path_of(package)
         if source.is_dir():

@@ -1,6 +1,5 @@
 """Failing modules as folders of their own: small, and failing without the harness."""
 
-import json
 import shutil
 import subprocess
 import sys
@@ -10,6 +9,7 @@ import pytest
 from cases.shipped import load_case
 from parity.base.errors import UserError
 from parity.base.precision import PRECISIONS
+from parity.base.sealed import read_sealed
 from parity.coverage.source import swapped
 from parity.runners.tripy.runner import TripyRunner
 from parity.studies.fault_injection.handwritten import handwritten
@@ -63,7 +63,7 @@ def test_the_folder_of_a_fault_fails_alone(name, tmp_path):
     faulty = _alone(folder)
     assert faulty.returncode == 1, faulty.stdout + faulty.stderr
     assert (failure.call.path or "the whole model") in faulty.stdout
-    for reason in json.loads((folder / "problem.json").read_text())["explanation"]:
+    for reason in read_sealed(folder / "problem.json")["explanation"]:
         assert reason in faulty.stdout
 
 

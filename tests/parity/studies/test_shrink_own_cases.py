@@ -1,9 +1,12 @@
 """Folders of failures of own cases: code in several places, other names and layouts of weights."""
 
+import runpy
 import subprocess
 import sys
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from parity.base.precision import PRECISIONS
 from parity.case import CaseReference, load_case
@@ -84,6 +87,55 @@ def own_code(tmp_path, monkeypatch):
     yield tmp_path
     for name in ("own_cases", "own_models", "own_layers", "own_layers.gate"):
         sys.modules.pop(name, None)
+
+
+def _cut(path):
+    path.write_bytes(path.read_bytes()[:-5])
+
+
+def _without_a_tensor(path):
+    content = load_file(path)
+    content.pop(min(content))
+    save_file(content, path)
+
+
+def _with_nan(path):
+    content = load_file(path)
+    name = next(name for name, tensor in sorted(content.items()) if tensor.is_floating_point())
+    content[name].view(-1)[0] = torch.nan
+    save_file(content, path)
+
+
+DAMAGES = {
+    "missing": (lambda path: path.unlink(), "{field}: {path} cannot be read (No such file or directory)"),
+    "empty": (lambda path: path.write_bytes(b""), "{field}: {path} is cut short or not safetensors ("),
+    "cut": (_cut, "{field}: {path} is cut short or not safetensors ("),
+    "a tensor less": (_without_a_tensor, "{field}: {path} is not as it was written"),
+    "nan": (_with_nan, "{field}['"),
+}
+
+
+def test_damaged_data_of_a_folder_are_no_verdict(own_code, tmp_path, monkeypatch, capsys):
+    """One line that names the file, and exit code 2, which no failure has."""
+    failure = shrink(load_case(CaseReference(target="own_cases:module")), PRECISIONS["fp32"], lambda _: None)
+    folder = tmp_path / "small"
+    write(failure, folder)
+    files = [folder / f"{name}.safetensors" for name in ("weights", "inputs", "expected")]
+    damages = [(path, *damage) for path in files for damage in DAMAGES.values()]
+    damages.append((folder / "problem.json", _cut, "{field}: {path} is not as it was written"))
+    for path, damage, message in damages:
+        whole = path.read_bytes()
+        damage(path)
+        monkeypatch.setattr(sys, "path", list(sys.path))
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path(str(folder / "reproduce.py"), run_name="__main__")
+        path.write_bytes(whole)
+        out, err = capsys.readouterr()
+        (line,) = err.splitlines()
+        assert (ended.value.code, out) == (2, "")
+        assert line.startswith(f"error: {message.format(field=path.stem, path=path)}"), line
+        assert damage is not _with_nan or "is nan at [0" in line
+        assert line.endswith("; restore it, or shrink again")
 
 
 def test_the_packages_of_a_case_are_what_it_imports_and_not_the_installed_ones(own_code):
