@@ -152,3 +152,10 @@ def _number(path: Path, position: int = 0) -> float:
         return int(path.read_text().split()[position])
     except (OSError, ValueError, IndexError):
         return math.inf
+
+
+def is_allocation_failure(error: BaseException) -> bool:
+    """Whether an error says that memory could not be allocated."""
+    # PyTorch's class by its name: this module imports without PyTorch.
+    is_pytorchs = type(error).__name__ == "OutOfMemoryError"
+    return is_pytorchs or "DefaultCPUAllocator" in str(error) or "out of memory" in str(error)

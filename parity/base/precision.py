@@ -36,6 +36,11 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+def coarser(one: torch.dtype, other: torch.dtype) -> torch.dtype:
+    """The one of two floating-point types whose numbers have the larger round-off."""
+    return one if torch.finfo(one).eps > torch.finfo(other).eps else other
+
+
 _FLOAT32_ROUNDOFF = 2.0**-24
 
 PRECISIONS: dict[str, Precision] = {

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from parity.base.precision import coarser
 from parity.base.real_numbers import in_real
 from parity.base.trees import Leaf, dotted, leaves
 from parity.capture.arguments import Argument, Received
@@ -98,6 +99,8 @@ class Capture:
             batches only.
         longest_sums: Terms of the longest sum inside the module, by path, and of the whole forward under "";
             see `parity.capture.longest_sums`.
+        coarsest_types: Coarsest floating-point type that a result is rounded to inside the module, by path; a
+            module without a rounding has none.
         unknown_sums: Operations whose longest sum is not known, with the origin of their terms in words, by
             path of the innermost module; the path is "" outside of all modules.
         longest_sums_before: Terms of the longest sum of all operations before the tap, by tap.
@@ -111,6 +114,7 @@ class Capture:
     call_inputs: MutableMapping[str, torch.Tensor] = field(default_factory=dict)
     arguments: dict[str, Received] = field(default_factory=dict)
     longest_sums: dict[str, int] = field(default_factory=dict)
+    coarsest_types: dict[str, torch.dtype] = field(default_factory=dict)
     unknown_sums: dict[str, dict[str, str]] = field(default_factory=dict)
     longest_sums_before: dict[str, int] = field(default_factory=dict)
     largest_results: dict[str, int] = field(default_factory=dict)
@@ -166,6 +170,8 @@ class Capture:
                     self.forms[output] = appending.forms[name]
         if appending.call_inputs is not self.call_inputs:
             self.call_inputs.update(appending.call_inputs)
+        for path, dtype in appending.coarsest_types.items():
+            self.coarsest_types[path] = coarser(dtype, self.coarsest_types.get(path, dtype))
         for path, operations in appending.unknown_sums.items():
             self.unknown_sums.setdefault(path, {}).update(operations)
         for own, others in (

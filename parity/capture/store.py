@@ -23,6 +23,7 @@ from safetensors.torch import save_file
 
 from parity.base.errors import UserError
 from parity.base.files import parse_json, replacing
+from parity.base.precision import dtype_name
 from parity.base.trees import decode_tree, encode_tree
 from parity.capture.arguments import Argument, Received
 from parity.capture.captures import Capture, ModuleCall, TensorKey, large_folder
@@ -33,6 +34,13 @@ _TAP, _INPUT = "tap:", "input:"
 """Begin the names of tensors in a capture's file."""
 _TENSOR, _COMPLEX = "tensor", "complex"
 """Kinds of tensors among the arguments of a call."""
+
+_FLOATING_TYPES = {
+    dtype_name(value): value
+    for value in vars(torch).values()
+    if isinstance(value, torch.dtype) and value.is_floating_point
+}
+"""PyTorch's floating-point types by name."""
 
 
 _Count = Annotated[int, Field(ge=0, lt=2**63)]
@@ -82,6 +90,7 @@ class _Description(_Strict):
     taps: _TensorFacts
     inputs: _TensorFacts
     longest_sums: dict[str, _Count]
+    coarsest_types: dict[str, str]
     unknown_sums: dict[str, dict[str, str]]
     longest_sums_before: dict[str, _Count]
     largest_results: dict[str, _Count]
@@ -100,6 +109,7 @@ def save_capture(capture: Capture, stem: Path) -> None:
         "taps": _facts(taps),
         "inputs": _facts(inputs),
         "longest_sums": capture.longest_sums,
+        "coarsest_types": {path: dtype_name(dtype) for path, dtype in capture.coarsest_types.items()},
         "unknown_sums": capture.unknown_sums,
         "longest_sums_before": capture.longest_sums_before,
         "largest_results": capture.largest_results,
@@ -145,6 +155,9 @@ def open_capture(stem: Path) -> Capture:
             arguments={tap: _received(facts) for tap, facts in description["arguments"].items()},
             call_inputs=Stored(stem, _INPUT, **description["inputs"]),  # type: ignore[arg-type]
             longest_sums=description["longest_sums"],
+            coarsest_types={
+                path: _FLOATING_TYPES[name] for path, name in description["coarsest_types"].items()
+            },
             unknown_sums=description["unknown_sums"],
             longest_sums_before=description["longest_sums_before"],
             largest_results=description["largest_results"],

@@ -117,6 +117,7 @@ def tapped(
         yield capture
     if sums is not None:
         capture.longest_sums.update(sums.lengths | {WHOLE: sums.longest_so_far})
+        capture.coarsest_types.update(sums.coarsest)
         capture.unknown_sums.update(sums.unknown)
         capture.largest_results.update(sums.largest)
 

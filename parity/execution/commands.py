@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from parity.base.interruption import raisable
+from parity.base.memory import is_allocation_failure
 from parity.capture.captures import Capture, ModuleCall
 from parity.capture.rows import RowDifferences, is_separable, run_row_trials
 from parity.capture.slices import (
@@ -35,7 +36,7 @@ from parity.capture.slices import (
 from parity.capture.spool import CannotWrite
 from parity.capture.store import save_capture
 from parity.execution import gpu_memory
-from parity.execution.errors import error_text, is_allocation_failure
+from parity.execution.errors import error_text
 from parity.execution.timing_commands import TimingCommands
 from parity.runners.base import (
     Appends,

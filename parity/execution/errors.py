@@ -7,8 +7,6 @@ import sys
 import traceback
 from pathlib import Path
 
-import torch
-
 from parity.base.code import is_library, shown
 
 _OF_THE_COMPILER = re.compile(r"\(%\w+\) error: (.*)")
@@ -63,11 +61,3 @@ def _place(error: BaseException) -> str:
 def _is_users(path: Path) -> bool:
     ours = [folder for name in _OURS for folder in getattr(sys.modules.get(name), "__path__", ())]
     return path.is_file() and not is_library(str(path)) and not any(map(path.is_relative_to, ours))
-
-
-def is_allocation_failure(error: BaseException) -> bool:
-    """Whether an error says that memory could not be allocated."""
-    text = str(error)
-    return (
-        isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator" in text or "out of memory" in text
-    )

@@ -12,7 +12,7 @@ from typing import TypeVar
 import torch
 
 from parity.base.interruption import raisable
-from parity.execution.errors import is_allocation_failure
+from parity.base.memory import is_allocation_failure
 
 MOST_KEPT = 2**30
 """Freed bytes that a process keeps: below it, taking them anew costs more than they are worth to others."""

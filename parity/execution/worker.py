@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TextIO, TypeVar
 
 from parity.base.interruption import raisable, stay_if_ending, undoing
+from parity.base.memory import is_allocation_failure
 from parity.base.process import leave_out_of_collections, reuse_freed_memory
 from parity.capture.outputs import NotComparable
 from parity.capture.spool import CannotWrite
 from parity.execution import fork_server, gpu_memory
 from parity.execution.commands import Commands
-from parity.execution.errors import error_text, first_line, is_allocation_failure
+from parity.execution.errors import error_text, first_line
 from parity.execution.record import RunnerFailure, Status
 from parity.runners.base import BuiltOnly, Refused, Unavailable
 

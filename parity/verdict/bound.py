@@ -21,14 +21,12 @@ class Bound:
         floor: Relative error that is allowed beside an exact reference.
         longest_sum: Terms of the longest sum; 0 if there is no arithmetic.
         unit_roundoff: Unit round-off of the tested precision.
-        is_alone: Whether it is for a module alone, whose inputs are equal on all sides.
     """
 
     k: float
     floor: float
     longest_sum: int
     unit_roundoff: float
-    is_alone: bool = False
 
     def limit(self, expected: Distance, rows: float) -> Distance:
         """The largest error that the port may have.

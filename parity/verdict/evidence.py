@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 
-from parity.base.precision import Precision
+from parity.base.precision import PRECISIONS, Precision
 from parity.capture.captures import Capture, ModuleCall
 from parity.capture.names import TapName
 from parity.capture.store import Stored
@@ -115,6 +115,17 @@ class Evidence:
             return self.model_longest_sum
         reference = self.reference
         return reference.longest_sums[call.path] if isolated else reference.longest_sums_before[tap]
+
+    def precision_alone(self, call: ModuleCall) -> Precision:
+        """The precision whose round-off the results of a module alone have.
+
+        A reference may compute a whole module in float32, in a run of a half type. On inputs that are equal
+        on all sides, nothing in it has the half type's round-off.
+        """
+        is_half = self.precision.dtype.itemsize < torch.float32.itemsize
+        coarsest = self.reference.coarsest_types.get(call.path)
+        is_wide = coarsest in (torch.float32, torch.float64)
+        return PRECISIONS["fp32"] if is_half and is_wide else self.precision
 
     def modules(self, tap: str, isolated: bool) -> int:
         """Number of modules with arithmetic that a tap's error comes from; 1 if isolated."""

@@ -54,9 +54,9 @@ class Standards:
             sampled_tap: Tap with the rounding samples, if it has another name.
         """
         evidence = self._evidence
-        bound = bound_for(
-            evidence.precision, evidence.longest_sum(tap, isolated), evidence.modules(tap, isolated)
-        )
+        call = evidence.kinds.get(tap) if isolated else None
+        precision = evidence.precision_alone(call) if call else evidence.precision
+        bound = bound_for(precision, evidence.longest_sum(tap, isolated), evidence.modules(tap, isolated))
         if port is None:
             return failure("missing: the port has no such result", bound)
         if oracle is None:

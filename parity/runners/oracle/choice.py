@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from parity.capture.terms.call import Call
-from parity.runners.oracle.exactness import is_wide
 from parity.runners.oracle.sampling import Samples
 
 RANKING = frozenset({"topk", "sort", "argmax", "argmin", "max", "min"})
@@ -33,7 +32,6 @@ class Choice:
         own: The choice that the pass's own numbers give.
         squares: Sums of the squared deviations of rounding samples from each number, as in `numbers`.
         samples: Number of these samples.
-        float32_squares, float32_samples: The same of samples with errors of float32; see `rounding`.
         reference: The reference's numbers.
         is_reference_float32: Whether the reference computes them in float32.
     """
@@ -44,8 +42,6 @@ class Choice:
     own: torch.Tensor
     squares: list[torch.Tensor] = field(default_factory=list)
     samples: int = 0
-    float32_squares: list[torch.Tensor] = field(default_factory=list)
-    float32_samples: int = 0
     reference: list[torch.Tensor] = field(default_factory=list)
     is_reference_float32: bool = False
 
@@ -53,11 +49,6 @@ class Choice:
     def operands(self) -> list[torch.Tensor]:
         """The floating-point operands: one, or the two sides of a comparison."""
         return operands_of(self.call, self.operation)
-
-    @property
-    def is_of_float32(self) -> bool:
-        """Whether the model computes the numbers in float32 by itself, in the oracle, too."""
-        return all(operand.dtype is torch.float32 for operand in self.operands)
 
     @property
     def numbers(self) -> list[torch.Tensor]:
@@ -110,15 +101,14 @@ class Choice:
         args = [numbers if at == place else arg for at, arg in enumerate(self.call.args)]
         return self.call.func(*args, **self.call.kwargs)
 
-    def take(self, call: Call, of_float32: bool) -> None:
-        """Add the numbers of another pass: of rounding samples, or of the reference.
+    def take(self, call: Call, is_reference: bool) -> None:
+        """Add the numbers of another pass.
 
         Args:
             call: The operation in that pass.
-            of_float32: Whether the samples have errors of float32.
+            is_reference: Whether it is the reference's; else it is one of rounding samples.
         """
         operands = operands_of(call, self.operation)
-        is_reference = not any(isinstance(tensor, Samples) or is_wide(tensor) for tensor in operands)
         if self.operation in COMPARING:
             values = [_distance(*(_values(side, self.value.ndim) for side in call.args[:2]))]
         else:
@@ -130,16 +120,9 @@ class Choice:
         pairs = zip(values, self.numbers, strict=True)
         squares = [torch.where(own == exact, 0.0, own - exact).square().sum(0) for own, exact in pairs]
         count = max(map(len, values))
-        if of_float32:
-            self.float32_squares = _added(self.float32_squares, squares)
-            self.float32_samples += count
-        else:
-            self.squares = _added(self.squares, squares)
-            self.samples += count
-
-
-def _added(sums: list[torch.Tensor], others: list[torch.Tensor]) -> list[torch.Tensor]:
-    return [a + b for a, b in zip(sums, others, strict=True)] if sums else others
+        known = self.squares or [0.0] * len(squares)
+        self.squares = [sums + others for sums, others in zip(known, squares, strict=True)]
+        self.samples += count
 
 
 def _values(side: Any, axes: int) -> torch.Tensor:

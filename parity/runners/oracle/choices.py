@@ -69,17 +69,17 @@ class Choices(EachOperation):
     Args:
         prescribed: By the number of a choice, its values and the mask of the prescribed ones.
         earlier: A recorded pass, all of whose choices this pass takes; its choices get this pass's numbers.
-        of_float32: Whether this pass has errors of float32. Choices of numbers in float32 alone get them.
+        is_reference: Whether this pass is the reference's.
     """
 
     def __init__(
         self,
         prescribed: Prescribed | None = None,
         earlier: Choices | None = None,
-        of_float32: bool = False,
+        is_reference: bool = False,
     ) -> None:
         super().__init__()
-        self._of_float32 = of_float32
+        self._is_reference = is_reference
         self.choices: list[Choice | None] = []
         self.offsets: dict[int, int] = {}
         self._prescribed = prescribed or {}
@@ -140,9 +140,8 @@ class Choices(EachOperation):
         shapes = [tensor.shape for tensor in operands_of(call, name)]
         if choice.operation != name or shapes != [tensor.shape for tensor in choice.operands]:
             raise DifferentChoices(f"choice {number} is another one")
-        if choice.is_of_float32 or not self._of_float32:
-            with _disable_current_modes():
-                choice.take(call, self._of_float32)
+        with _disable_current_modes():
+            choice.take(call, self._is_reference)
         return result_of(call, name, choice.value.to(operands_of(call, name)[0].device))
 
     def _begin(self, number: int, value: torch.Tensor) -> None:
@@ -261,14 +260,13 @@ class Choosing(TorchModules):
 
     recorded: Choices | None = None
     prescribed: Prescribed | None = None
-    _of_float32 = False
-    """Whether a pass has errors of float32, which choices of numbers in float32 take."""
+    _is_reference = False
 
     def _choosing(self) -> Choices:
         if self.recorded is None:
             self.recorded = Choices(self.prescribed)
             return self.recorded
-        return Choices(earlier=self.recorded, of_float32=self._of_float32)
+        return Choices(earlier=self.recorded, is_reference=self._is_reference)
 
     def _entry(self, arguments: dict[str, Any]) -> dict[str, torch.Tensor]:
         with self._choosing():
@@ -284,28 +282,14 @@ class ChoosingOracle(Choosing, OracleRunner):
 
     # The oracle itself has run twice.
     _is_repeatable = True
-
-    def _samples(self, *passes: Any, **options: Any) -> dict[str, torch.Tensor]:
-        """Rounding samples of results, and numbers of choices in float32 from passes of their own.
-
-        What a model computes in float32 by itself may be as good as random, such as the sine of a large
-        angle. Its errors say which choices are right, and may not widen the limits of results. A case with
-        `boundaries` says itself where they are.
-        """
-        assert self.recorded is not None, "the first pass records"
-        if not self.case.boundaries() and any(
-            choice is not None and choice.is_of_float32 for choice in self.recorded.choices
-        ):
-            self._of_float32 = True
-            try:
-                super()._samples(*passes, of_float32=True, **options)
-            finally:
-                self._of_float32 = False
-        return super()._samples(*passes, **options)
+    # No choice jumps.
+    _widens_samples = True
 
 
 class ChoosingReference(Choosing, TorchRunner):
     """The reference, which repeats the choices of the oracle."""
+
+    _is_reference = True
 
     def run_recorded(self, arrays: Arrays) -> Capture:
         """The tapped run with its calls, without those that append an item."""

@@ -37,11 +37,6 @@ def is_wide(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.dtype is torch.float64 and value.layout is torch.strided
 
 
-def is_float32(value: Any) -> bool:
-    """Whether a value is a dense float32 tensor."""
-    return isinstance(value, torch.Tensor) and value.dtype is torch.float32 and value.layout is torch.strided
-
-
 def exact_elements(
     name: str,
     args: tuple,
@@ -66,8 +61,8 @@ def exact_elements(
     is_elementwise = count == 1
     if is_elementwise and (name.rstrip("_") in _ROUNDS_TO_INTEGERS or kwargs.get("rounding_mode")):
         return result == result.trunc()
-    if is_elementwise and is_float32(result) and all(map(_is_whole, operands)):
-        return (result == result.trunc()) & (result.abs() < _WHOLE)
+    if is_elementwise and all(map(_is_whole, operands)):
+        return (result == result.trunc()) & (result.abs() <= 1.0 / precision.unit_roundoff)
     masks = [is_operand(result, operands) if is_elementwise else None]
     if name.rstrip("_") in _CLAMPS:
         masks.append(result == result.trunc())

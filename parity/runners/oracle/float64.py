@@ -11,7 +11,6 @@ results alone have, are always the CPU's.
 from __future__ import annotations
 
 import contextlib
-import copy
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -20,7 +19,6 @@ import torch
 
 from parity.base.interruption import raisable
 from parity.base.precision import Precision
-from parity.base.real_numbers import with_numbers_in
 from parity.capture.captures import Capture, ModuleCall, Through
 from parity.capture.names import TapName
 from parity.capture.torch_hooks import tapped
@@ -29,15 +27,14 @@ from parity.inputs.weights import rounded
 from parity.runners.base import Arrays, Tensors
 from parity.runners.oracle.own_types import OwnResults, OwnTypes
 from parity.runners.oracle.repetition import require_same
-from parity.runners.oracle.rounding import sample_count, samples_of
+from parity.runners.oracle.rounding import OtherOperations, sample_count, samples_of
 from parity.runners.oracle.sampling import LargestResult, rounding_samples
+from parity.runners.oracle.widening import InFloat64
 from parity.runners.torch.eager import TorchModules, TorchRunner
 
 GPU_FLOPS = 1e11
 """FLOPs of a row, by the case's counts, from which the oracle runs on a GPU: seconds of a CPU's core in every
 pass, and modules run alone besides."""
-_MOST_NUMBERS = 1 << 24
-"""Most parameters of a module that is copied for its types. Tables have more, and no types of their own."""
 _CPU = torch.device("cpu")
 
 
@@ -59,6 +56,7 @@ class Float64Runner(TorchModules):
         super().__init__(_CPU)
         self._precision: Precision
         self._is_sampling = False
+        self._is_as_written = False
 
     def label(self) -> str:
         return f"oracle (float64, {self.device.type})"
@@ -82,6 +80,26 @@ class Float64Runner(TorchModules):
     def _call_arguments(self, call: ModuleCall, inputs: Tensors, arrays: Arrays) -> tuple[list, dict]:
         self.place(arrays)
         return super()._call_arguments(call, inputs, arrays)
+
+    def _entry(self, arguments: dict[str, Any]) -> dict[str, torch.Tensor]:
+        with self._widening():
+            return super()._entry(arguments)
+
+    def _call_taps(self, call: ModuleCall, args: list, kwargs: dict) -> dict[str, torch.Tensor]:
+        with self._widening():
+            return super()._call_taps(call, args, kwargs)
+
+    def _widening(self) -> contextlib.AbstractContextManager[Any]:
+        return contextlib.nullcontext() if self._is_as_written else InFloat64(self._precision)
+
+    @contextlib.contextmanager
+    def _as_written(self) -> Iterator[None]:
+        """Inside, the model computes in float32 where it asks for that."""
+        self._is_as_written = True
+        try:
+            yield
+        finally:
+            self._is_as_written = False
 
     @contextlib.contextmanager
     def _sampling(self) -> Iterator[None]:
@@ -112,6 +130,15 @@ class OracleRunner(Float64Runner):
     """
 
     _is_repeatable = False
+    _widens_samples = False
+    """Whether samples have errors where the model asks for float32. Numbers there may decide, such as buckets
+    of time: a choice that jumps in one sample would widen the limits of all results behind it."""
+    _half: TorchRunner | None = None
+    """The model in the tested precision, a half type; None before it is asked for."""
+
+    def load(self, case: Case, precision: Precision, weights: Tensors) -> None:
+        self._half = None
+        super().load(case, precision, weights)
 
     def run_tapped(self, arrays: Arrays, capture: Capture | None = None, whole: bool = True) -> Capture:
         capture = Capture() if capture is None else capture
@@ -137,7 +164,14 @@ class OracleRunner(Float64Runner):
                 outputs = self._entry(arguments)
             return sampled.tensors | outputs
 
-        samples = self._samples(lambda: self._arguments(arrays), run, counts, elements, largest.bytes)
+        samples = self._samples(
+            lambda: self._arguments(arrays),
+            run,
+            counts,
+            elements,
+            largest.bytes,
+            lambda half: half.run(arrays),
+        )
         capture.tensors.update(samples)
         return capture
 
@@ -154,8 +188,14 @@ class OracleRunner(Float64Runner):
             outputs = self.run(arrays)
         elements += sum(output.numel() for output in outputs.values())
         counts = {name: samples_of(output) for name, output in outputs.items()}
-        samples = self._samples(lambda: self._arguments(arrays), self._entry, counts, elements, largest.bytes)
-        return outputs | samples
+        return outputs | self._samples(
+            lambda: self._arguments(arrays),
+            self._entry,
+            counts,
+            elements,
+            largest.bytes,
+            lambda half: half.run(arrays),
+        )
 
     def run_call(
         self, call: ModuleCall, inputs: Tensors, arrays: Arrays, whole: bool = True
@@ -172,23 +212,8 @@ class OracleRunner(Float64Runner):
             {name: samples_of(tap) for name, tap in results.items()},
             sum(tap.numel() for tap in results.values()),
             largest.bytes,
-            own_types=lambda: self._own_types(call, inputs, arrays),
+            lambda half: half.run_call(call, inputs, arrays),
         )
-
-    def _own_types(self, call: ModuleCall, inputs: Tensors, arrays: Arrays) -> OwnResults | None:
-        """The results of a module alone in a run of a half type; None where there are no such ones."""
-        module, is_half = self._modules[call.path], self._precision.dtype.itemsize < torch.float32.itemsize
-        if not is_half or sum(tensor.numel() for tensor in module.parameters()) > _MOST_NUMBERS:
-            return None
-        runner = TorchRunner(_CPU)
-        runner.case, runner.dtype = self.case, self._precision.dtype
-        try:
-            runner._modules = {call.path: with_numbers_in(copy.deepcopy(module).cpu(), runner.dtype)}
-            with OwnTypes() as types:
-                runner.run_call(call, inputs, arrays)
-        except raisable():
-            return None  # It has no copy, or no run in that type on a CPU.
-        return types.results
 
     def _samples(
         self,
@@ -197,14 +222,44 @@ class OracleRunner(Float64Runner):
         counts: dict[str, int],
         elements: int,
         largest: int,
-        of_float32: bool = False,
-        own_types: Callable[[], OwnResults | None] = lambda: None,
+        run_half: Callable[[TorchRunner], Any],
     ) -> dict[str, torch.Tensor]:
+        """Rounding samples of results.
+
+        Args:
+            arguments, run, largest: See `rounding_samples`.
+            counts: Number of samples by tap.
+            elements: Elements of all taps of the pass.
+            run_half: The same pass of a model in the tested precision.
+        """
         taps = [tap for tap, count in counts.items() if count]
         count = min(sample_count(elements), max(counts.values(), default=0))
         if not count:
             return {}
+        options = taps, self._precision, count, largest
+        is_half = self._precision.dtype.itemsize < torch.float32.itemsize
+        own_types = self._own_types(run_half) if is_half else None
+        samples = None
         with self._sampling():
-            options = count, largest, of_float32, own_types()
-            samples = rounding_samples(arguments, run, taps, self._precision, *options)
+            # Errors of a half type would be too large where the model asks for float32.
+            widens = self._widens_samples and (own_types is not None or not is_half)
+            with contextlib.nullcontext() if widens else self._as_written():
+                with contextlib.suppress(OtherOperations):
+                    samples = rounding_samples(arguments, run, *options, own_types)
+            if samples is None:
+                with self._as_written():
+                    samples = rounding_samples(arguments, run, *options)
         return {str(TapName.parse(tap).of_samples()): samples[tap][: counts[tap]] for tap in taps}
+
+    def _own_types(self, run_half: Callable[[TorchRunner], Any]) -> OwnResults | None:
+        """The results of a pass in the half type; None where the model has no such run on a CPU."""
+        try:
+            if self._half is None:
+                half = TorchRunner(_CPU)
+                half.load(self.case, self._precision, self.model.state_dict())
+                self._half = half
+            with OwnTypes() as types:
+                run_half(self._half)
+        except raisable():
+            return None
+        return types.results

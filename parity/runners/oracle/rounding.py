@@ -23,13 +23,8 @@ rounding is the largest error. Where the sum s is larger than the result, the re
 
 Below the smallest normal number of the precision, all numbers have its unit. Float16 reaches it at 6e-5.
 
-A model may compute in float32 by itself, in a run of any precision. The oracle then does so, too, and these
-results have errors where choices are recorded: a choice may lie on a tie, which another order of operations
-moves. Both programs round such a result in float32, so that its error is
-
-    uniform in +- 2 u * 2^floor(log2 |y|),     u of float32,    rounded to float32,
-
-but for whole numbers below 2^24 of whole operands, which are exact.
+A model may compute in float32 by its own will, in a run of a half type. These results have the errors of
+float32, see `parity.runners.oracle.own_types`.
 
 Results that are exact in any type have no error: see `parity.runners.oracle.exactness`.
 
@@ -39,7 +34,6 @@ Samples contain the growth of errors in sums that cancel. A bound from the lengt
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -48,7 +42,7 @@ import torch
 from parity.base.dispatch import EachOperation
 from parity.base.precision import PRECISIONS, Precision
 from parity.capture.terms import terms
-from parity.runners.oracle.exactness import exact_elements, is_float32, is_wide
+from parity.runners.oracle.exactness import exact_elements, is_wide
 from parity.runners.oracle.own_types import OwnResults, is_floating
 
 FEW_ROWS = 256
@@ -70,8 +64,6 @@ _ODD = sum(1 << place for place in range(0, 64, UNIFORM_BITS))
 """The last bit of each of the numbers in a word."""
 _EXPONENT_BITS = 0x7FF << 52
 _FLOAT32 = PRECISIONS["fp32"]
-_OF_BOTH = replace(_FLOAT32, unit_roundoff=2.0 * _FLOAT32.unit_roundoff)
-"""Float32 with the roundings of two programs in one error."""
 
 
 def sample_count(elements: int) -> int:
@@ -100,29 +92,25 @@ class Errors:
     Args:
         precision: The precision that results are rounded to.
         seed: Seed of the stream.
-        of_float32: Whether float32 results have errors, too.
         own_types: The results with a rounding in a run of the precision, see `own_types`. Those in float32
             have errors of float32. None where all have those of the precision.
+
+    Attributes:
+        current: The precision that the next result is rounded to.
     """
 
     def __init__(
         self,
         precision: Precision,
         seed: int,
-        of_float32: bool = False,
         own_types: OwnResults | None = None,
     ) -> None:
-        self._precision = self._current = precision
+        self._precision = self.current = precision
         self._own_types = own_types
         self._place = 0
-        self._of_float32 = of_float32
         self._generator = torch.Generator().manual_seed(seed)
         # Much faster than PyTorch's, for whole words.
         self._words = np.random.Generator(np.random.PCG64(seed))
-
-    def concern(self, value: Any) -> bool:
-        """Whether a value is a tensor whose numbers have errors."""
-        return is_wide(value) or (self._of_float32 and is_float32(value))
 
     def begin(self) -> None:
         """Begin a pass: the next result is its first one."""
@@ -144,11 +132,7 @@ class Errors:
         self._place += 1
         if own is None or own[:2] != (name, result.shape):
             raise OtherOperations(f"{name} of {tuple(result.shape)} in place of {own}")
-        self._current = _FLOAT32 if own[2] is torch.float32 else self._precision
-
-    def precision_of(self, result: torch.Tensor) -> Precision:
-        """The precision that a result is rounded to, whose type was taken."""
-        return _FLOAT32 if is_float32(result) else self._current
+        self.current = _FLOAT32 if own[2].itemsize >= torch.float32.itemsize else self._precision
 
     def add(
         self,
@@ -162,33 +146,15 @@ class Errors:
         """A result plus independent errors, in place where `result` has the `shape`.
 
         Args:
-            result: Float64 or float32, of a shape that broadcasts to `shape`.
+            result: Float64, of a shape that broadcasts to `shape`.
             shape: Shape of the errors.
             terms_norm: Norm of the terms of each sum; it broadcasts to `shape`. None for the result's size.
             count: Terms of a sum; 1 for an elementwise operation.
             exact: Elements without an error, broadcasting to `shape`; None where there are none.
             before_bias: The sum that a bias is added to; it broadcasts to `shape`. None without a bias.
         """
+        precision = self.current
         rounded = result if result.shape == shape else result.expand(shape).clone()
-        if result.dtype is torch.float64:
-            return self._add(self._current, result, rounded, terms_norm, count, exact, before_bias)
-        sizes = [None if size is None else size.double() for size in (terms_norm, before_bias)]
-        return rounded.copy_(
-            self._add(_OF_BOTH, result.double(), rounded.double(), sizes[0], count, exact, sizes[1])
-        )
-
-    def _add(
-        self,
-        precision: Precision,
-        result: torch.Tensor,
-        rounded: torch.Tensor,
-        terms_norm: torch.Tensor | None,
-        count: int,
-        exact: torch.Tensor | None,
-        before_bias: torch.Tensor | None,
-    ) -> torch.Tensor:
-        """`add` for float64, in `rounded`: the numbers of `result`, perhaps in its memory."""
-        shape = rounded.shape
         scale = _power_of_two(result, precision)
         if exact is not None:
             scale.masked_fill_(exact, 0.0)
@@ -241,16 +207,17 @@ class Roundings(EachOperation):
         name = func.overloadpacket.__name__
         # Before the operation, which may overwrite its arguments.
         norm = norm_of_terms(func, name, args, kwargs)
-        operands = [arg.clone() if name.endswith("_") else arg for arg in args if self._errors.concern(arg)]
+        operands = [arg.clone() if name.endswith("_") else arg for arg in args if is_wide(arg)]
         result = func(*args, **kwargs)
         before = sum_before_bias(name, args, kwargs, result)
         count = terms(func, args, kwargs, result).count
         for tensor in result if isinstance(result, (tuple, list)) else (result,):
             if count:
                 self._errors.take_type(tensor, name)
-            if count and self._errors.concern(tensor):
-                precision = self._errors.precision_of(tensor)
-                exact = exact_elements(name, args, kwargs, tensor, operands, norm, count, precision)
+            if count and is_wide(tensor):
+                exact = exact_elements(
+                    name, args, kwargs, tensor, operands, norm, count, self._errors.current
+                )
                 # In place: a view stays a view, and an argument that is written to stays that argument.
                 self._errors.add(tensor, tensor.shape, norm, count, exact, before)
         return result
@@ -268,7 +235,7 @@ def norm_of_terms(func: Any, name: str, args: tuple, kwargs: dict) -> torch.Tens
         return squares.sqrt()
     if name == "cumsum":
         return func(args[0].square(), *args[1:], **kwargs).sqrt()
-    if name in ("sum", "mean") and args[0].dtype in (torch.float64, torch.float32):
+    if name in ("sum", "mean") and args[0].dtype is torch.float64:
         squares = func(args[0].square(), *args[1:], **kwargs)
         if name == "sum":
             return squares.sqrt()

@@ -15,7 +15,6 @@ such a model are taken one by one, with the same distribution, and the runner's 
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,9 +27,9 @@ from torch._functorch.vmap import lazy_load_decompositions, vmap_increment_nesti
 from parity.base.dispatch import EachOperation, largest_bytes
 from parity.base.precision import Precision
 from parity.capture.terms import terms
-from parity.runners.oracle.exactness import exact_elements
+from parity.runners.oracle.exactness import exact_elements, is_wide
 from parity.runners.oracle.own_types import OwnResults
-from parity.runners.oracle.rounding import Errors, OtherOperations, Roundings, norm_of_terms, sum_before_bias
+from parity.runners.oracle.rounding import Errors, Roundings, norm_of_terms, sum_before_bias
 
 CHUNK_BYTES = 1 << 24
 """Bytes of the largest tensor of a pass: samples are taken together up to it."""
@@ -64,7 +63,7 @@ class Samples(torch.Tensor):
 
 
 class RoundingSamples(EachOperation):
-    """Inside, results that concern `errors` have some, independent ones in each of `count` samples.
+    """Inside, float64 results have errors, independent ones in each of `count` samples.
 
     Args:
         errors: The source of the errors.
@@ -100,7 +99,7 @@ class RoundingSamples(EachOperation):
         in_place = func._schema.is_mutable
         if in_place and not (name.endswith("_") and torch.Tag.inplace_view not in func.tags):
             raise NotBatchable(f"{func} writes into an argument")
-        operands = [arg for arg in args if self._errors.concern(arg)]
+        operands = [arg for arg in args if is_wide(arg)]
         if in_place:
             # The operation overwrites its argument.
             operands = [
@@ -168,7 +167,7 @@ class RoundingSamples(EachOperation):
         if not count:
             return output
         self._errors.take_type(output, name)
-        if not self._errors.concern(output):
+        if not is_wide(output):
             return output
         if in_place and not isinstance(output, Samples):
             raise NotBatchable("a rounded number is written into a tensor that all samples share")
@@ -176,7 +175,7 @@ class RoundingSamples(EachOperation):
         shape = torch.Size((self._count, *output.shape))
         fitting = [_aligned(operand, output.ndim) for operand in operands]
         norms = None if norm is None else _all(norm)
-        exact = exact_elements(values, fitting, norms, count, self._errors.precision_of(values))
+        exact = exact_elements(values, fitting, norms, count, self._errors.current)
         before = None if before_bias is None else _all(before_bias)
         rounded = self._errors.add(values, shape, norms, count, exact, before)
         return output if isinstance(output, Samples) else Samples(rounded)
@@ -275,7 +274,6 @@ def rounding_samples(
     precision: Precision,
     count: int,
     largest: int,
-    of_float32: bool = False,
     own_types: OwnResults | None = None,
 ) -> dict[str, torch.Tensor]:
     """Samples of `taps` by name, (K, ...) each for a tap of shape (...).
@@ -287,25 +285,12 @@ def rounding_samples(
         precision: The precision whose roundings the samples have.
         count: K.
         largest: Bytes of the largest tensor of a pass.
-        of_float32, own_types: See `Errors`. A pass with other operations has no types of its own.
+        own_types: See `Errors`.
+
+    Raises:
+        OtherOperations: The pass has other operations than `own_types`.
     """
-    errors = functools.partial(Errors, precision, of_float32=of_float32)
-    if own_types is not None:
-        with contextlib.suppress(OtherOperations):
-            own = functools.partial(errors, own_types=own_types)
-            return _sampled(arguments, run, taps, own, count, largest)
-    return _sampled(arguments, run, taps, errors, count, largest)
-
-
-def _sampled(
-    arguments: Callable[[], Any],
-    run: Callable[[Any], Mapping[str, torch.Tensor]],
-    taps: list[str],
-    errors: Callable[[int], Errors],
-    count: int,
-    largest: int,
-) -> dict[str, torch.Tensor]:
-    """`rounding_samples` with errors by seed. Raises `OtherOperations`, see `Errors.take_type`."""
+    errors = functools.partial(Errors, precision, own_types=own_types)
     together = min(count, CHUNK_BYTES // max(1, largest))
     if together > 1:
         try:

@@ -8,12 +8,8 @@ numbers, each within a limit L of the oracle's. The limit is that of `parity.ver
 where err is the error of the reference or, if larger, the error of reference and rounding samples together
 times the sampling factor of one number. A number that is exact on all of them has L = 0.
 
-A model may compute such numbers in float32 by itself. Samples with errors of float32 have the roundings of
-both programs, and L is `DEVIATIONS` times their standard deviation.
-
-A reference may take float32 in a run of a half type, where its oracle has float64. The samples have errors of
-the half type then. A module alone has the same inputs on all sides: where the reference's numbers are within
-errors of float32 there, both programs compute them in float32. L has such an error and the reference's own.
+A reference may take float32 in a run of a half type. Where its numbers, and those of all samples, are within
+errors of float32, they come from exact inputs in float32 alone. L has such an error and the reference's own.
 
 A choice is admissible if some numbers in [x - L, x + L] give it:
 
@@ -35,9 +31,6 @@ import torch
 from parity.runners.oracle.choice import COMPARING, RANKING, Choice
 from parity.verdict.bound import Bound
 from parity.verdict.sampling_error import sampling_factor
-
-DEVIATIONS = 4.0
-"""A normal error exceeds so many standard deviations with a chance of 6e-5, below that of a false alarm."""
 
 
 def admissible(choice: Choice, value: torch.Tensor, bound: Bound) -> torch.Tensor:
@@ -80,17 +73,11 @@ def _limit(choice: Choice, place: int, bound: Bound) -> torch.Tensor:
     error = torch.maximum(own, factor * together)
     sizes = choice.sizes[place].to(torch.float64)
     limit = torch.hypot(bound.k * error, bound.floor * sizes)
-    if bound.is_alone and choice.is_reference_float32 and math.isfinite(bound.error_in_float32):
+    if choice.is_reference_float32 and math.isfinite(bound.error_in_float32):
         narrow = bound.error_in_float32 * sizes
-        limit = torch.hypot(bound.k * own, narrow) if bool((own <= narrow).all()) else limit
-    return torch.where(error == 0.0, _limit_in_float32(choice, place), limit)
-
-
-def _limit_in_float32(choice: Choice, place: int) -> torch.Tensor | float:
-    """L of numbers without another error."""
-    if not choice.float32_samples:
-        return 0.0
-    return DEVIATIONS * torch.sqrt(choice.float32_squares[place] / choice.float32_samples)
+        is_narrow = bool((torch.maximum(own, together) <= narrow).all())
+        limit = torch.hypot(bound.k * own, narrow) if is_narrow else limit
+    return torch.where(error == 0.0, 0.0, limit)
 
 
 def _ranked(choice: Choice, value: torch.Tensor, bound: Bound) -> torch.Tensor:

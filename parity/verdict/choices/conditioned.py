@@ -25,7 +25,6 @@ from parity.verdict.choices.proposals import propose
 from parity.verdict.choices.search import search
 
 if TYPE_CHECKING:
-    from parity.base.precision import Precision
     from parity.verdict.evidence import Evidence, Results
 
 ROUNDS = 3
@@ -79,7 +78,7 @@ def under_hidden_choices(
         port = {tap: results.isolated[tap] for tap in call.outputs if tap in results.isolated}
         if port.keys().isdisjoint(alone):
             continue
-        bound = _bound_alone(evidence.precision, recorded.longest_sums[call.path])
+        bound = bound_for(evidence.precision_alone(call), recorded.longest_sums[call.path])
         run = functools.partial(replays.call, call, recorded.call_inputs)
         replay = _searched(
             run, port, lambda tap, bound=bound: bound, bound, evidence.batch_size, evidence.oracle_isolated
@@ -100,11 +99,6 @@ def _bounds(evidence: Evidence) -> Callable[[str], Bound]:
     return lambda tap: bound_for(
         evidence.precision, evidence.longest_sum(tap, isolated=False), evidence.modules(tap, isolated=False)
     )
-
-
-def _bound_alone(precision: Precision, longest_sum: int) -> Bound:
-    """The bound of a module alone."""
-    return replace(bound_for(precision, longest_sum), is_alone=True)
 
 
 def _with_whole(evidence: Evidence, natural: Mapping[str, torch.Tensor], replay: Replay) -> Evidence:
@@ -160,7 +154,7 @@ def _calls(evidence: Evidence, results: Results) -> Evidence:
         if not _differ(own, evidence.oracle_isolated, exact):
             continue
         port = {tap: results.isolated[tap] for tap in taps}
-        bound = _bound_alone(evidence.precision, evidence.reference.longest_sums[call.path])
+        bound = bound_for(evidence.precision_alone(call), evidence.reference.longest_sums[call.path])
         run = functools.partial(evidence.replays.call, call, evidence.reference.call_inputs)
         explained = _explained(run, port, lambda tap, bound=bound: bound)
         if explained is not None:

@@ -1,0 +1,146 @@
+"""The oracle's arithmetic where a model names a type itself: float64 there, too.
+
+A model may compute in float32 by its own will, in a run of any precision:
+
+    scale = torch.rsqrt(x.float().square().mean(-1, keepdim=True) + eps)
+
+PyTorch would do so in the oracle as well. Its error would be the reference's: the reference would seem exact,
+and a right port with another order of operations would seem wrong. The same holds for the tested precision
+by name, for tensors that a model makes in PyTorch's default type, such as `torch.linspace(0, 1, 8)`, and for
+integers that arithmetic turns into it, such as `torch.log(count)`.
+
+Other types, such as float16 in a run of fp32, are part of what the model computes, and stay.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from parity.base.dispatch import EachOperation
+from parity.base.memory import is_allocation_failure
+from parity.base.precision import Precision
+from parity.base.real_numbers import complex_dtype
+
+_LOG = logging.getLogger(__name__)
+
+
+class InFloat64(EachOperation):
+    """Inside, operations compute in float64 where the model asks for float32 or for the tested precision.
+
+    An operation that PyTorch has in float32 alone runs in it, and the log says so.
+
+    Args:
+        precision: The tested precision.
+    """
+
+    def __init__(self, precision: Precision) -> None:
+        super().__init__()
+        self._tested = precision.dtype
+        real = {torch.float32, precision.dtype}
+        self._wide = dict.fromkeys(real, torch.float64)
+        self._wide |= dict.fromkeys(map(complex_dtype, real), torch.complex128)
+
+    def operation(self, func: Any, args: tuple, kwargs: dict) -> Any:
+        if func._schema.is_mutable:
+            return func(*args, **kwargs)
+        if func is torch.ops.aten.view.dtype:
+            return func(self._of_size(*args), args[1])
+        if kwargs.get("dtype") in self._wide:
+            kwargs = {**kwargs, "dtype": self._wide[kwargs["dtype"]]}
+        types = {tensor.dtype for tensor in _tensors((*args, *kwargs.values()))}
+        if types & self._wide.keys():
+            args, kwargs = self._widened(args), self._widened(kwargs)
+        elif not any(dtype.is_floating_point or dtype.is_complex for dtype in types):
+            args, kwargs = _without_default_type(func, args, kwargs)
+        try:
+            return func(*args, **kwargs)
+        except (RuntimeError, NotImplementedError) as error:
+            if is_allocation_failure(error) or not types & {torch.float64, *self._wide}:
+                raise
+            try:
+                result = func(*_narrowed(args), **_narrowed(kwargs))
+            except (RuntimeError, NotImplementedError):
+                raise error from None
+            _state(str(func))
+            return self._widened(result)
+
+    def _widened(self, tree: Any) -> Any:
+        def wide(leaf: Any) -> Any:
+            is_narrow = isinstance(leaf, torch.Tensor) and leaf.dtype in self._wide
+            return leaf.to(self._wide[leaf.dtype]) if is_narrow else leaf
+
+        return _mapped(wide, tree)
+
+    def _of_size(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """The tensor in the type that a run of the tested precision has, where its bits are read."""
+        if tensor.dtype is not torch.float64 or dtype.itemsize == tensor.itemsize:
+            return tensor
+        return tensor.to(self._tested if dtype.itemsize == self._tested.itemsize else torch.float32)
+
+
+def _without_default_type(func: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    """The arguments with float64 where a result without floating-point operands has the default type."""
+    has_type = any(argument.name == "dtype" for argument in func._schema.arguments)
+    integers = [*_tensors((*args, *kwargs.values()))]
+    if has_type and not integers and kwargs.get("dtype") is None:
+        with _disable_current_modes():
+            made = func(*args, **{**kwargs, "device": "meta"})
+        return args, {**kwargs, "dtype": torch.float64} if _is_default(made) else kwargs
+    if not (integers and torch.Tag.pointwise in func.tags):
+        return args, kwargs
+    with _disable_current_modes():
+        made = func(*_mapped(_without_elements, args), **_mapped(_without_elements, kwargs))
+    if not _is_default(made):
+        return args, kwargs
+
+    def wide(leaf: Any) -> Any:
+        return leaf.to(torch.float64) if isinstance(leaf, torch.Tensor) else leaf
+
+    return _mapped(wide, args), _mapped(wide, kwargs)
+
+
+def _is_default(result: Any) -> bool:
+    return isinstance(result, torch.Tensor) and result.dtype is torch.get_default_dtype()
+
+
+def _without_elements(leaf: Any) -> Any:
+    return torch.empty((0,), dtype=leaf.dtype) if isinstance(leaf, torch.Tensor) else leaf
+
+
+def _narrowed(tree: Any) -> Any:
+    def narrow(leaf: Any) -> Any:
+        if leaf is torch.float64:
+            return torch.float32
+        is_wide = isinstance(leaf, torch.Tensor) and leaf.dtype is torch.float64
+        return leaf.to(torch.float32) if is_wide else leaf
+
+    return _mapped(narrow, tree)
+
+
+@functools.cache
+def _state(operation: str) -> None:
+    """Log an operation that float64 has none of, once a process."""
+    _LOG.warning("the oracle computes %s in float32: PyTorch has no other one", operation)
+
+
+def _tensors(values: Any) -> Iterator[torch.Tensor]:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors(value)
+
+
+def _mapped(change: Callable[[Any], Any], tree: Any) -> Any:
+    """Arguments or results of an operation with `change` of each leaf."""
+    if isinstance(tree, (list, tuple)):
+        return type(tree)(_mapped(change, part) for part in tree)
+    if isinstance(tree, dict):
+        return {name: _mapped(change, part) for name, part in tree.items()}
+    return change(tree)
