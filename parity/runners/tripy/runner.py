@@ -269,7 +269,9 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
 
     def _module(self, call: ModuleCall) -> tp.Module:
         if call.path not in self._modules:
-            raise LookupError(f"the port has no module {call.path}")
+            raise LookupError(
+                f"the port has no module {call.path}; where a function computes it, name it in `functional`"
+            )
         return self._modules[call.path]
 
     def run_call(
