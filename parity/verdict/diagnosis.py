@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -208,11 +209,16 @@ def _failed_inside(
     source = tolerated.behind(tap.tap).source
     carried = f"; the error that the case tolerates at {source} may be its cause" if source else ""
     growth = f"{factor:.3g} times its own error" if factor else "its own error is zero"
+    # Half of the digits are lost.
+    is_large = verdict.port.l2 > math.sqrt(verdict.bound.unit_roundoff)
+    call = str(TapName.parse(tap.tap).module_call)
+    doubt = "; rounding is rarely the cause of so large an error: look at what the module receives"
+    unknown = _not_compared(own for own in calls if own.call == call)
     return Diagnosis(
         "amplification",
         tap.tap,
         f"every module passes on its own; the error that reaches {tap.path} exceeds its limit: {growth}"
-        f"{carried}",
+        f"{carried}{doubt if is_large else ''}{unknown}",
         factor,
     )
 

@@ -97,6 +97,14 @@ def test_an_error_that_grows_inside_the_model():
     )
 
 
+@pytest.mark.parametrize(("share", "doubts"), [(0.9, False), (1.1, True)])
+def test_an_error_beyond_half_of_the_digits_is_rarely_one_of_rounding(share, doubts):
+    error = share * math.sqrt(PRECISIONS["fp32"].unit_roundoff)
+    failed = verdict(error / verdict(1.0).port.l2)
+    text = diagnose([tap("block", "Block", isolated=verdict(0.5), accumulated=failed)], {}, "").text
+    assert ("rounding is rarely the cause of so large an error" in text) == doubts
+
+
 def test_integers_of_another_type_come_last():
     other = failure(f"other, {EQUAL_VALUES}", bound_for(PRECISIONS["fp32"], 1))
     typed = tap("block.top", "Top", isolated=other, accumulated=other)
