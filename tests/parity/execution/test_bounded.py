@@ -50,7 +50,8 @@ def test_spooling_changes_no_number(name):
     assert with_spooling == without
 
 
-@pytest.mark.parametrize("name", ["hstu_tiny", pytest.param("stu_tiny", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["hstu_tiny", "stu_tiny"])
 def test_slices_of_the_batch_change_no_verdict(name):
     sliced, whole = _judged(name, SLICED)[0], _judged(name, UNBOUNDED)[0]
     assert sliced.keys() == whole.keys()

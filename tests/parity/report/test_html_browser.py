@@ -105,7 +105,7 @@ def test_the_page_is_no_wider_than_the_screen(shown, name, width):
 @pytest.mark.parametrize(
     ("name", "width", "scheme"),
     [
-        ("passing", 1280, "light"),
+        pytest.param("passing", 1280, "light", marks=pytest.mark.full),
         ("failing", 400, "dark"),
         pytest.param("failing", 1280, "light", marks=pytest.mark.full),
         pytest.param("everything", 1280, "dark", marks=pytest.mark.full),
@@ -122,6 +122,7 @@ def test_axe_finds_no_violation(shown, name, width, scheme):
     assert {"color-contrast", "heading-order", "region", "list"} <= passed
 
 
+@pytest.mark.full
 def test_axe_sees_what_is_wrong(shown):
     browser = shown("failing", scheme="dark")
     browser.execute_script(

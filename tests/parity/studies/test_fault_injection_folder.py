@@ -180,6 +180,7 @@ def _campaign(said):
         said.put(process)
 
 
+@pytest.mark.full
 def test_processes_of_a_killed_campaign_end():
     context = multiprocessing.get_context("spawn")
     said = context.Queue()

@@ -19,17 +19,12 @@ from tests.parity.fault_runs import HANDWRITTEN
 EDITS = {edit.detail: edit for edit in handwritten(HANDWRITTEN)}
 FAULTS = (
     "offsets_off_by_one",
-    *(
-        pytest.param(name, marks=pytest.mark.full)
-        for name in (
-            # Between the modules, each of which is right on its own: the whole model is reproduced.
-            "sigmoid_twice_in_the_model",
-            "time_difference_to_the_same_item",
-            "eps_1e-5",
-            "positions_shifted_by_one",
-            "pairs_of_the_upper_triangle",
-        )
-    ),
+    # Between the modules, each of which is right on its own: the whole model is reproduced.
+    "sigmoid_twice_in_the_model",
+    "time_difference_to_the_same_item",
+    "eps_1e-5",
+    "positions_shifted_by_one",
+    "pairs_of_the_upper_triangle",
 )
 
 
@@ -45,6 +40,7 @@ def _alone(folder):
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", FAULTS)
 def test_the_folder_of_a_fault_fails_alone(name, tmp_path):
     edit = EDITS[name]
