@@ -15,7 +15,7 @@ import torch
 from parity.base.interruption import raisable
 from parity.base.precision import Precision
 from parity.capture.captures import Capture, ModuleCall
-from parity.case import Case
+from parity.case import Case, Form
 from parity.execution.errors import error_text
 from parity.execution.record import ORACLE, REFERENCE
 from parity.inputs.arrays import CaseInputs, make_inputs, poisoned_inputs
@@ -116,13 +116,16 @@ class CleanRun:
     def results(self, runner: Runner) -> Results:
         """All results of a loaded runner that verdicts need."""
         received = runner.run_tapped(self.arrays)
+        incremental = runner.run_incremental(self.arrays) if isinstance(runner, Appends) else {}
+        is_form = isinstance(runner.case, Form)
         return Results(
             untapped=runner.run(self.arrays),
             tapped=received.tensors,
             isolated=self._alone(runner, self.reference.calls) if self._isolated else {},
             poisoned=runner.run_tapped(self.poisoned).tensors if self.poisoned is not None else {},
-            incremental=runner.run_incremental(self.arrays) if isinstance(runner, Appends) else {},
-            appends=isinstance(runner, Appends),
+            incremental=incremental,
+            appends=isinstance(runner, Appends) and bool(incremental or not is_form),
+            appends_alone=not is_form,
             received=received,
         )
 

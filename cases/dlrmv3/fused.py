@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
 from cases.dlrmv3.dense import DenseDLRMv3
+from cases.jagged import pad
 from cases.stu.fused import INSIDE_WHOLE_LAYERS, WHOLE_LAYERS, FusedStack
 from parity.case import Arrays
 
@@ -30,6 +31,14 @@ class DLRMv3Fused(FusedStack, DenseDLRMv3):
         _, counts = super().shared_rows(arrays)
         lengths = self.lengths(arrays).numpy()
         return np.cumsum(lengths) - lengths, counts
+
+    def incremental_arguments(self, arrays: Arrays) -> Sequence[dict[str, Any]]:
+        before, *steps = DenseDLRMv3.incremental_arguments(self, arrays)
+        return before | {"valid_rows": self.row_numbers(arrays)}, *steps
+
+    def resumed_cache(self, tensors: Mapping[str, Any], arrays: Arrays) -> Mapping[str, Any]:
+        lengths = self.lengths(arrays)
+        return {name: pad(tensor, lengths, self.width(arrays)) for name, tensor in tensors.items()}
 
     def module_arguments(
         self, path: str, args: list, kwargs: dict, arrays: Arrays, modules: Mapping[str, Any]

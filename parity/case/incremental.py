@@ -37,6 +37,10 @@ class Incremental:
         """The cache from its tensors, in the order of `prefill`'s result."""
         return list(tensors.values())
 
+    def resumed_cache(self, tensors: Mapping[str, Any], arrays: Arrays) -> Mapping[str, Any]:
+        """The cache of `prefill` as the first `extend` receives it, by the names of its tensors."""
+        return tensors
+
     def appending_work(self, arrays: Arrays, item: int) -> Mapping[str, Work]:
         """`work` of `prefill` (no suffix) and of `extend` (`@1`); nothing where there is no cache."""
         return {}

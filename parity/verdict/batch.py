@@ -31,7 +31,7 @@ from parity.execution.record import (
 from parity.inputs.arrays import load
 from parity.inputs.weights import load_export
 from parity.runners.base import Arrays, Tensors
-from parity.runners.forms import computed_inside
+from parity.runners.forms import FORMS, computed_inside
 from parity.runners.oracle.replays import Replays
 from parity.runners.oracle.rerun import Rerun
 from parity.verdict.comparison import Comparison, compare_runners
@@ -282,7 +282,9 @@ def _results(case: Case, folder: RunnerFolder, name: str, record: RunnerRecord) 
         isolated_problems=record.problems,
         poisoned=_optional(folder.poisoned).tensors,
         incremental=_optional(folder.incremental).tensors,
-        appends=record.appends,
+        # A form has a cache or none.
+        appends=record.appends and (name not in FORMS or is_saved(folder.incremental)),
+        appends_alone=name not in FORMS,
         fused=computed_inside(case, name),
         received=Capture() if name == REFERENCE else received,
     )

@@ -219,7 +219,7 @@ def _taps_in_order(evidence: Evidence, results: Results) -> list[str]:
         expected = [tap for tap in taps if TapName.parse(tap).is_output_of(evidence.entry)]
         return expected + [tap for tap in results.untapped if tap not in expected]
     # Modules of the incremental forward are judged alone.
-    appends = results.appends and bool(evidence.oracle_isolated)
+    appends = results.appends and results.appends_alone and bool(evidence.oracle_isolated)
     expected = [tap for tap in taps if appends or not TapName.parse(tap).appends]
     extra = {*results.tapped, *results.isolated, *results.untapped} - set(taps)
     return expected + sorted(extra)

@@ -294,6 +294,7 @@ class Results:
         incremental: Outputs of the incremental forward.
         taps_modules: Whether the runner has taps.
         appends: Whether the runner has an incremental forward.
+        appends_alone: Whether modules that append run alone, too. Those of a form have other arguments.
         fused: Classes of the reference that the runner computes inside another module, with the reason.
         received: The tapped run, for the arguments of its calls; without arguments, none are compared.
         regrouped: Shapes of the reference by tap, of results whose axes the port merges or splits.
@@ -310,6 +311,7 @@ class Results:
     incremental: Mapping[str, torch.Tensor] = field(default_factory=dict)
     taps_modules: bool = True
     appends: bool = True
+    appends_alone: bool = True
     fused: Mapping[str, str] = field(default_factory=dict)
     received: Capture = field(default_factory=Capture)
     regrouped: Mapping[str, tuple[int, ...]] = field(default_factory=dict)

@@ -35,6 +35,8 @@ from parity.runners.torch.eager import TorchModules, TorchRunner
 GPU_FLOPS = 1e11
 """FLOPs of a row, by the case's counts, from which the oracle runs on a GPU: seconds of a CPU's core in every
 pass, and modules run alone besides."""
+_MOST_NUMBERS = 1 << 27
+"""Most parameters of a model that is built in the half type, too. Larger ones have no types of their own."""
 _CPU = torch.device("cpu")
 
 
@@ -253,6 +255,8 @@ class OracleRunner(Float64Runner):
 
     def _own_types(self, run_half: Callable[[TorchRunner], Any]) -> OwnResults | None:
         """The results of a pass in the half type; None where the model has no such run on a CPU."""
+        if sum(parameter.numel() for parameter in self.model.parameters()) > _MOST_NUMBERS:
+            return None
         try:
             if self._half is None:
                 half = TorchRunner(_CPU)

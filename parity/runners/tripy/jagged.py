@@ -17,10 +17,10 @@ from parity.runners.base import Arrays, Tensors
 from parity.runners.forms import form_of
 from parity.runners.torch.eager import recorded_arguments
 from parity.runners.tripy.compiled import Compiled
-from parity.runners.tripy.runner import IS_PORTABLE, TripyModules
+from parity.runners.tripy.runner import IS_PORTABLE, TripyRunner
 
 
-class TripyJaggedRunner(TripyModules):
+class TripyJaggedRunner(TripyRunner):
     """The port's fused form, its results padded for comparison."""
 
     case: Form
@@ -38,7 +38,8 @@ class TripyJaggedRunner(TripyModules):
         super().load(form_of(case, self.name), precision, weights)
 
     def can_run(self, call: ModuleCall) -> bool:
-        return super().can_run(call) and call.kind not in self.case.computed_inside
+        # Modules that append have arguments of their own; the outputs of the appends are compared.
+        return super().can_run(call) and not call.appends and call.kind not in self.case.computed_inside
 
     def _entry_tapped(self, arguments: dict, traced: Traced) -> dict[str, tp.Tensor]:
         outputs = self._entry(arguments, traced)

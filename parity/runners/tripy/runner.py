@@ -297,7 +297,8 @@ class TripyRunner(TripyModules, Appends):
             return {}
         sizes = self.case.dynamic_sizes(arrays)
         before, *appended = steps
-        cache = self._run_step("prefill", self._prefill, map_tree(before, self._host), sizes)
+        kept = self._run_step("prefill", self._prefill, map_tree(before, self._host), sizes)
+        cache = self.case.resumed_cache(kept, arrays)
         outputs: dict[str, torch.Tensor] = {}
         for step in appended:
             # The cache goes from one executable to the other as a server keeps it: as tensors.

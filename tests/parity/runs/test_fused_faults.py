@@ -335,6 +335,34 @@ def test_a_fault_of_the_plain_form_is_found_and_named(name, fault):
     assert (diagnosis.kind, diagnosis.tap) == ("module", fault.named)
 
 
+def test_a_fault_behind_the_cache_of_the_fused_form_is_found():
+    """Rows behind a short user's last candidate count as candidates, too: the full forward is right."""
+    fault = Fault(
+        "targets_of_short_users",
+        PORT,
+        "targets = tp.cast(num_targets - new_lengths, tp.int32) + m",
+        "targets = tp.cast(num_targets, tp.int32)",
+        "incremental.predictions",
+        "dlrmv3_tiny",
+    )
+    with without_gpu():
+        run = clean_run(fault.case, "fp32", 0)
+        clean = judged(fault.case, "fp32", 0, "tripy_jagged")
+        with in_this_process(fault):
+            faulty = run.judge("tripy_jagged")
+    assert clean.passed
+    assert [*clean.checks] == [fault.named]
+    assert (faulty.diagnosis.kind, faulty.diagnosis.tap) == ("check", fault.named)
+
+
+@pytest.mark.parametrize("case", ["hstu_tiny", "stu_tiny"])
+def test_a_fused_form_without_a_cache_has_no_appends(case):
+    with without_gpu():
+        actual = judged(case, "fp32", 0, "tripy_jagged")
+    assert actual.passed
+    assert not actual.checks
+
+
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "fault"), [pytest.param(*value, id=name) for name, value in EVERY_PLAIN.items()]
