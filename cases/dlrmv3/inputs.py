@@ -25,6 +25,8 @@ _TIMES = ("uih_timestamps", "query_times")
 _FIRST_QUERY = 1_443_000_000
 """Moment of the first request; the others follow within four weeks."""
 _QUERY_SPAN = 28 * 24 * 3600
+_NOT_A_NUMBER = 0.1
+"""Share of the numbers in poisoned padding that are NaN, as in memory that nothing has written."""
 _STEPS = 32
 """Numbers of the tables are multiples of the inverse."""
 
@@ -136,6 +138,7 @@ def poison(inputs: CaseInputs, seed: int) -> CaseInputs:
         padding = np.arange(array.shape[1]) >= inputs[counts][:, None]
         if array.dtype == np.float32:
             garbage, padding = rng.uniform(-50.0, 50.0, array.shape).astype(np.float32), padding[..., None]
+            garbage[rng.random(array.shape) < _NOT_A_NUMBER] = np.nan
         elif name == ACTIONS:
             garbage = rng.integers(0, 2**31, array.shape)
         else:

@@ -41,6 +41,17 @@ FAULTS = {
 }
 
 
+@on_bench("dlrmv3_tiny")
+def test_a_mask_by_a_product_leaks_what_is_not_a_number():
+    """Zero times NaN is NaN: padded rows are set to zero, whatever they held."""
+    module = "tripy_port.sequence_utils"
+    old, new = "tp.where(valid_BN1, x, 0.0)", "x * tp.cast(valid_BN1, x.dtype)"
+    fault = Edit("by hand: between", module, "mask_by_product", module, old, new, "dlrmv3_tiny", "")
+    finding = try_fault(bench_of("dlrmv3_tiny"), fault)
+    assert finding.outcome is Outcome.DETECTED
+    assert finding.kind == "check"
+
+
 @pytest.mark.parametrize("name", [pytest.param(name, marks=on_bench("hstu_tiny")) for name in FAULTS])
 def test_code_of_the_entry_is_named_by_the_call_that_it_feeds(name):
     module, old, new, named = FAULTS[name]
