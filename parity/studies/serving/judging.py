@@ -9,6 +9,7 @@ Legend: B requests.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -36,6 +37,8 @@ Verdict = Literal["PASS", "INSENSITIVE", "FAIL"]
 
 MOST_EXPLAINED = 3
 """Wrong requests that are explained."""
+NOT_FINITE = "has predictions that are not finite"
+"""The reason against an answer whose predictions are no numbers, in words."""
 _TOKENS = 1 << 14
 """Tokens that are judged together, or one request."""
 _SIZES_TRIED = 16
@@ -169,6 +172,10 @@ class Judge:
             wrong[number] = f"{reason}: {self._explain(judged, number, batches, number in origins)}"
         for number in wrong.keys() & origins.keys():
             wrong[number] += f"; its keys and values came from the cache, kept from request {origins[number]}"
+        not_finite = (number for number, text in judged.problems.items() if text.endswith(NOT_FINITE))
+        for number in list(itertools.islice(not_finite, MOST_EXPLAINED)):
+            cause = self._alone(judged.truths[number], number, number in origins)
+            judged.problems[number] += f": {cause}"
         judged.wrong_predictions = wrong
         judged.problems |= wrong | wrong_hits(self._requests, hits)
         return judged
@@ -338,5 +345,5 @@ def problem_of(requests: Requests, entry: Logged) -> str:
         mistake = "padding is answered, too" if count > wanted else "some are left out"
         return f"has {count} predictions, not {wanted}: {mistake}"
     if not np.isfinite(entry.values).all():
-        return "has predictions that are not finite"
+        return NOT_FINITE
     return ""
