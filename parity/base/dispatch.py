@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -21,6 +22,24 @@ def largest_bytes(result: Any) -> int:
     """Bytes of the largest tensor that an operation returns. Sparse tensors have no `nbytes`."""
     results = result if isinstance(result, (tuple, list)) else (result,)
     return max((one.numel() * one.itemsize for one in results if isinstance(one, torch.Tensor)), default=0)
+
+
+def tensors_in(values: Iterable[Any]) -> Iterator[torch.Tensor]:
+    """The tensors in arguments or results of an operation: tensors, lists of tensors, or other values."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from tensors_in(value)
+
+
+def mapped(change: Callable[[Any], Any], tree: Any) -> Any:
+    """Arguments or results of an operation with `change` of each leaf."""
+    if isinstance(tree, (list, tuple)):
+        return type(tree)(mapped(change, part) for part in tree)
+    if isinstance(tree, dict):
+        return {name: mapped(change, part) for name, part in tree.items()}
+    return change(tree)
 
 
 class EachOperation(TorchDispatchMode):

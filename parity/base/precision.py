@@ -30,6 +30,11 @@ class Precision:
     accumulation_roundoff: float
     needs_cuda: bool = False
 
+    @property
+    def is_half(self) -> bool:
+        """Whether its numbers have 16 bits."""
+        return self.dtype.itemsize < torch.float32.itemsize
+
 
 def dtype_name(dtype: torch.dtype) -> str:
     """The name of a type, such as `float32`, which PyTorch, NumPy and Tripy share."""

@@ -7,12 +7,12 @@ while the module runs (`parity.capture.terms`). No model has to declare them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 
-from parity.base.dispatch import EachOperation, largest_bytes
+from parity.base.dispatch import EachOperation, largest_bytes, tensors_in
 from parity.base.precision import coarser
 from parity.capture.terms import terms
 
@@ -74,11 +74,6 @@ def _rounded_types(arguments: tuple, result: Any, has_arithmetic: bool) -> Itera
             yield dtype
 
 
-def _floating_types(values: Any) -> Iterator[torch.dtype]:
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            dtype = value.dtype.to_real()
-            if dtype.is_floating_point:
-                yield dtype
-        elif isinstance(value, (list, tuple)):
-            yield from _floating_types(value)
+def _floating_types(values: Iterable[Any]) -> Iterator[torch.dtype]:
+    types = (tensor.dtype.to_real() for tensor in tensors_in(values))
+    return (dtype for dtype in types if dtype.is_floating_point)

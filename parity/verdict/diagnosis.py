@@ -200,9 +200,9 @@ def _failed_inside(
     tap: TapJudgement, verdict: Verdict, tolerated: Tolerated, calls: Sequence[CallJudgement]
 ) -> Diagnosis:
     """The diagnosis of a tap that fails inside the model and passes alone, or cannot run alone."""
+    call = str(TapName.parse(tap.tap).module_call)
+    unknown = _not_compared(own for own in calls if own.call == call)
     if tap.isolated is None:
-        call = str(TapName.parse(tap.tap).module_call)
-        unknown = _not_compared(own for own in calls if own.call == call)
         return Diagnosis("module", tap.tap, f"{tap.tap} ({tap.kind}): {verdict.reason}{unknown}")
     alone = tap.isolated.port.l2
     factor = verdict.port.l2 / alone if alone else None
@@ -211,9 +211,7 @@ def _failed_inside(
     growth = f"{factor:.3g} times its own error" if factor else "its own error is zero"
     # Half of the digits are lost.
     is_large = verdict.port.l2 > math.sqrt(verdict.bound.unit_roundoff)
-    call = str(TapName.parse(tap.tap).module_call)
     doubt = "; rounding is rarely the cause of so large an error: look at what the module receives"
-    unknown = _not_compared(own for own in calls if own.call == call)
     return Diagnosis(
         "amplification",
         tap.tap,

@@ -122,10 +122,9 @@ class Evidence:
         A reference may compute a whole module in float32, in a run of a half type. On inputs that are equal
         on all sides, nothing in it has the half type's round-off.
         """
-        is_half = self.precision.dtype.itemsize < torch.float32.itemsize
         coarsest = self.reference.coarsest_types.get(call.path)
         is_wide = coarsest in (torch.float32, torch.float64)
-        return PRECISIONS["fp32"] if is_half and is_wide else self.precision
+        return PRECISIONS["fp32"] if self.precision.is_half and is_wide else self.precision
 
     def modules(self, tap: str, isolated: bool) -> int:
         """Number of modules with arithmetic that a tap's error comes from; 1 if isolated."""

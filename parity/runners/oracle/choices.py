@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from parity.base.dispatch import EachOperation
+from parity.base.dispatch import EachOperation, mapped, tensors_in
 from parity.capture.captures import Capture, ModuleCall
 from parity.capture.terms.call import Call
 from parity.runners.base import Arrays
@@ -157,7 +157,9 @@ class Choices(EachOperation):
         moves, pointwise = name in MOVING, name in POINTWISE
         if not (moves or pointwise):
             return
-        links = [link for leaf in _tensors(args, kwargs) if (link := self.link(leaf)) is not None]
+        links = [
+            link for leaf in tensors_in((*args, *kwargs.values())) if (link := self.link(leaf)) is not None
+        ]
         if not links:
             return
         outputs = result if isinstance(result, (tuple, list)) else [result]
@@ -169,7 +171,7 @@ class Choices(EachOperation):
             def fill(leaf: Any) -> Any:
                 return leaf.replay(values) if isinstance(leaf, Link) else leaf
 
-            return func(*_map(args, fill), **_map(kwargs, fill))
+            return func(*mapped(fill, args), **mapped(fill, kwargs))
 
         labels = _moved_labels(func, name, args, kwargs) if moves else [_joined_labels(links, result)]
         numbers = frozenset().union(*(link.numbers for link in links))
@@ -186,7 +188,7 @@ class DifferentChoices(Exception):
 
 def _copied(call: Call) -> Call:
     """The call with copies of its tensors, which code behind it may overwrite."""
-    return Call(call.func, _map(call.args, _copy), _map(call.kwargs, _copy), ())
+    return Call(call.func, mapped(_copy, call.args), mapped(_copy, call.kwargs), ())
 
 
 def _copy(leaf: Any) -> Any:
@@ -202,21 +204,7 @@ def _copied_tree(tree: Any, link: Callable[[torch.Tensor], Link | None]) -> Any:
     def copied(leaf: Any) -> Any:
         return (link(leaf) if isinstance(leaf, torch.Tensor) else None) or _copy(leaf)
 
-    return _map(tree, copied)
-
-
-def _map(tree: Any, change: Callable[[Any], Any]) -> Any:
-    if isinstance(tree, (tuple, list)):
-        return type(tree)(_map(leaf, change) for leaf in tree)
-    if isinstance(tree, dict):
-        return {name: _map(leaf, change) for name, leaf in tree.items()}
-    return change(tree)
-
-
-def _tensors(*trees: Any) -> list[torch.Tensor]:
-    tensors: list[torch.Tensor] = []
-    _map(trees, lambda leaf: tensors.append(leaf) if isinstance(leaf, torch.Tensor) else None)
-    return tensors
+    return mapped(copied, tree)
 
 
 def _moved_labels(func: Any, name: str, args: tuple, kwargs: dict) -> list[torch.Tensor | None]:
@@ -229,7 +217,7 @@ def _moved_labels(func: Any, name: str, args: tuple, kwargs: dict) -> list[torch
 
     if name == "_to_copy":
         return [labels(args[0])]
-    moved = func(*_map(args, labels), **_map(kwargs, labels))
+    moved = func(*mapped(labels, args), **mapped(labels, kwargs))
     return list(moved) if isinstance(moved, (tuple, list)) else [moved]
 
 

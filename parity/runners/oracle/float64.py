@@ -239,12 +239,11 @@ class OracleRunner(Float64Runner):
         if not count:
             return {}
         options = taps, self._precision, count, largest
-        is_half = self._precision.dtype.itemsize < torch.float32.itemsize
-        own_types = self._own_types(run_half) if is_half else None
+        own_types = self._own_types(run_half) if self._precision.is_half else None
         samples = None
         with self._sampling():
             # Errors of a half type would be too large where the model asks for float32.
-            widens = self._widens_samples and (own_types is not None or not is_half)
+            widens = self._widens_samples and (own_types is not None or not self._precision.is_half)
             with contextlib.nullcontext() if widens else self._as_written():
                 with contextlib.suppress(OtherOperations):
                     samples = rounding_samples(arguments, run, *options, own_types)

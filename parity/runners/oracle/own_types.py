@@ -14,12 +14,12 @@ half one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from parity.base.dispatch import EachOperation
+from parity.base.dispatch import EachOperation, tensors_in
 from parity.capture.terms import terms
 
 OwnResults = Sequence[tuple[str, torch.Size, torch.dtype]]
@@ -42,10 +42,10 @@ class OwnTypes(EachOperation):
 
     def operation(self, func: Any, args: tuple, kwargs: dict) -> Any:
         name = func.overloadpacket.__name__
-        operands = [*_floating((*args, *kwargs.values()))]
+        operands = [*filter(is_floating, tensors_in((*args, *kwargs.values())))]
         before = [(operand.dtype, self._made.get(_address(operand), frozenset())) for operand in operands]
         result = func(*args, **kwargs)
-        outputs = [*_floating((result,))]
+        outputs = [*filter(is_floating, tensors_in((result,)))]
         is_rounded = bool(terms(func, args, kwargs, result).count)
         for output in outputs:
             for dtype, made in before:
@@ -69,14 +69,6 @@ class OwnTypes(EachOperation):
 def is_floating(value: Any) -> bool:
     """Whether a value is a dense tensor of floating-point numbers."""
     return isinstance(value, torch.Tensor) and value.is_floating_point() and value.layout is torch.strided
-
-
-def _floating(values: Sequence[Any]) -> Iterator[torch.Tensor]:
-    for value in values:
-        if is_floating(value):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            yield from _floating(value)
 
 
 def _address(tensor: torch.Tensor) -> int:

@@ -16,13 +16,12 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from parity.base.dispatch import EachOperation
+from parity.base.dispatch import EachOperation, mapped, tensors_in
 from parity.base.memory import is_allocation_failure
 from parity.base.precision import Precision
 from parity.base.real_numbers import complex_dtype
@@ -53,7 +52,7 @@ class InFloat64(EachOperation):
             return func(self._of_size(*args), args[1])
         if kwargs.get("dtype") in self._wide:
             kwargs = {**kwargs, "dtype": self._wide[kwargs["dtype"]]}
-        types = {tensor.dtype for tensor in _tensors((*args, *kwargs.values()))}
+        types = {tensor.dtype for tensor in tensors_in((*args, *kwargs.values()))}
         if types & self._wide.keys():
             args, kwargs = self._widened(args), self._widened(kwargs)
         elif not any(dtype.is_floating_point or dtype.is_complex for dtype in types):
@@ -75,7 +74,7 @@ class InFloat64(EachOperation):
             is_narrow = isinstance(leaf, torch.Tensor) and leaf.dtype in self._wide
             return leaf.to(self._wide[leaf.dtype]) if is_narrow else leaf
 
-        return _mapped(wide, tree)
+        return mapped(wide, tree)
 
     def _of_size(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """The tensor in the type that a run of the tested precision has, where its bits are read."""
@@ -87,7 +86,7 @@ class InFloat64(EachOperation):
 def _without_default_type(func: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
     """The arguments with float64 where a result without floating-point operands has the default type."""
     has_type = any(argument.name == "dtype" for argument in func._schema.arguments)
-    integers = [*_tensors((*args, *kwargs.values()))]
+    integers = [*tensors_in((*args, *kwargs.values()))]
     if has_type and not integers and kwargs.get("dtype") is None:
         with _disable_current_modes():
             made = func(*args, **{**kwargs, "device": "meta"})
@@ -95,14 +94,14 @@ def _without_default_type(func: Any, args: tuple, kwargs: dict) -> tuple[tuple, 
     if not (integers and torch.Tag.pointwise in func.tags):
         return args, kwargs
     with _disable_current_modes():
-        made = func(*_mapped(_without_elements, args), **_mapped(_without_elements, kwargs))
+        made = func(*mapped(_without_elements, args), **mapped(_without_elements, kwargs))
     if not _is_default(made):
         return args, kwargs
 
     def wide(leaf: Any) -> Any:
         return leaf.to(torch.float64) if isinstance(leaf, torch.Tensor) else leaf
 
-    return _mapped(wide, args), _mapped(wide, kwargs)
+    return mapped(wide, args), mapped(wide, kwargs)
 
 
 def _is_default(result: Any) -> bool:
@@ -120,27 +119,10 @@ def _narrowed(tree: Any) -> Any:
         is_wide = isinstance(leaf, torch.Tensor) and leaf.dtype is torch.float64
         return leaf.to(torch.float32) if is_wide else leaf
 
-    return _mapped(narrow, tree)
+    return mapped(narrow, tree)
 
 
 @functools.cache
 def _state(operation: str) -> None:
     """Log an operation that float64 has none of, once a process."""
     _LOG.warning("the oracle computes %s in float32: PyTorch has no other one", operation)
-
-
-def _tensors(values: Any) -> Iterator[torch.Tensor]:
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            yield from _tensors(value)
-
-
-def _mapped(change: Callable[[Any], Any], tree: Any) -> Any:
-    """Arguments or results of an operation with `change` of each leaf."""
-    if isinstance(tree, (list, tuple)):
-        return type(tree)(_mapped(change, part) for part in tree)
-    if isinstance(tree, dict):
-        return {name: _mapped(change, part) for name, part in tree.items()}
-    return change(tree)
