@@ -116,16 +116,14 @@ class CleanRun:
     def results(self, runner: Runner) -> Results:
         """All results of a loaded runner that verdicts need."""
         received = runner.run_tapped(self.arrays)
-        incremental = runner.run_incremental(self.arrays) if isinstance(runner, Appends) else {}
-        is_form = isinstance(runner.case, Form)
         return Results(
             untapped=runner.run(self.arrays),
             tapped=received.tensors,
             isolated=self._alone(runner, self.reference.calls) if self._isolated else {},
             poisoned=runner.run_tapped(self.poisoned).tensors if self.poisoned is not None else {},
-            incremental=incremental,
-            appends=isinstance(runner, Appends) and bool(incremental or not is_form),
-            appends_alone=not is_form,
+            incremental=runner.run_incremental(self.arrays) if isinstance(runner, Appends) else {},
+            appends=isinstance(runner, Appends),
+            appends_alone=not isinstance(runner.case, Form),
             received=received,
         )
 

@@ -282,8 +282,7 @@ def _results(case: Case, folder: RunnerFolder, name: str, record: RunnerRecord) 
         isolated_problems=record.problems,
         poisoned=_optional(folder.poisoned).tensors,
         incremental=_optional(folder.incremental).tensors,
-        # A form has a cache or none.
-        appends=record.appends and (name not in FORMS or is_saved(folder.incremental)),
+        appends=record.appends,
         appends_alone=name not in FORMS,
         fused=computed_inside(case, name),
         received=Capture() if name == REFERENCE else received,

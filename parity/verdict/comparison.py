@@ -148,7 +148,7 @@ def _compare_alike(
         standards = Standards(evidence)
         full = evidence.incremental_outputs[tap]
         for results, rows, verdicts in zip(runners, flips, checks, strict=True):
-            if results.appends:
+            if results.has_appends:
                 port, excluded = results.incremental.get(tap), row_mask(rows, reference)
                 verdicts[tap] = standards.judge(
                     tap, evidence.oracle.get(full), reference, port, excluded, sampled_tap=full

@@ -317,3 +317,8 @@ class Results:
     other_axes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     reordered: frozenset[str] = frozenset()
     numbered: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def has_appends(self) -> bool:
+        """Whether there are outputs of appends to judge: a form of a case with a cache may have none."""
+        return self.appends and (self.appends_alone or bool(self.incremental))
