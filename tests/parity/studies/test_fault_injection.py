@@ -7,7 +7,7 @@ import ast
 import itertools
 import json
 import random
-from types import SimpleNamespace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -123,7 +123,7 @@ def test_the_sample_fails_when_limits_grow(duller, bench, monkeypatch):
 def _dull(bench, monkeypatch, roundoff):
     """Limits as in a precision of this round-off."""
     facts = {"unit_roundoff": roundoff, "accumulation_roundoff": roundoff}
-    dull = SimpleNamespace(**{**vars(PRECISIONS["fp32"]), **facts})
+    dull = replace(PRECISIONS["fp32"], **facts)
     monkeypatch.setattr(comparing, "bound_for", lambda _, *facts: BOUND_FOR(dull, *facts))
     for batch in (*itertools.chain(*bench.batches()), *bench.fuzzed):
         monkeypatch.setattr(batch.evidence, "precision", dull)
