@@ -116,6 +116,11 @@ def other_form(evidence: Evidence, results: Results, call: ModuleCall, fails_alo
     received, port = (side.arguments.get(call.tap) for side in (evidence.reference, results.received))
     has_result = any(output in results.tapped for output in call.outputs)
     raises = call.tap in results.isolated_problems
+    if raises and port is None and not call.appends:
+        # A port may join calls into fewer.
+        arguments = results.received.arguments
+        port = next((arguments[tap] for tap in arguments if TapName.parse(tap).path == call.path), None)
+        has_result = port is not None
     if not (raises or fails_alone) or not has_result or received is None or port is None:
         return ""
     judge = _CallJudge(evidence, results, call.tap, received, False, lambda tensor: None, Tolerated())

@@ -1,16 +1,21 @@
-"""Taps that one side alone has, in words: calls that it makes, outputs that it returns."""
+"""Calls and outputs that one side alone has, and calls that the port joins or splits."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 
 from parity.capture.captures import ModuleCall
 from parity.capture.names import TapName
-from parity.verdict.evidence import Evidence, Results
+from parity.verdict.arguments import other_form
+from parity.verdict.evidence import Evidence, Results, shape_of
+from parity.verdict.judgement import MODEL_OUTPUT, TapJudgement
 
+ONE_SIDED = "set one_sided in the case if that is right"
+"""The remedy where a case does not allow calls of one side alone."""
 REMEDY = "call it in the port's forward, or name it in functional if a function computes it"
 
 
@@ -25,7 +30,7 @@ def missing(evidence: Evidence, results: Results, tap: str) -> str:
         others = f"; {_counts(oftener[0], ours, theirs)}" if oftener else ""
         return f"missing: the port never calls {name.path}{others}; {REMEDY}"
     if ours[name.path] < theirs[name.path]:
-        return f"missing: {_counts(name.path, ours, theirs)}"
+        return f"missing: {_counts(name.path, ours, theirs)}{_remedy(evidence, name.path)}"
     return f"missing: the port's {name.path} returns no such output"
 
 
@@ -38,7 +43,7 @@ def extra(evidence: Evidence, results: Results, tap: str) -> str:
     if not theirs.get(name.path):
         return f"extra: the reference never calls {name.path}"
     if ours.get(name.path, 0) > theirs[name.path]:
-        return f"extra: {_counts(name.path, ours, theirs)}"
+        return f"extra: {_counts(name.path, ours, theirs)}{_remedy(evidence, name.path)}"
     return f"extra: the reference's {name.path} returns no such output"
 
 
@@ -70,6 +75,115 @@ def looks_up_rows(evidence: Evidence, call: ModuleCall, port: torch.Tensor) -> s
     if not is_looked_up or not evidence.absence(call.path, call.kind):
         return ""
     return "the port looks its rows up alone; the results behind them are judged"
+
+
+def without_spare_calls(
+    evidence: Evidence, results: Results, taps: tuple[TapJudgement, ...]
+) -> tuple[TapJudgement, ...]:
+    """Calls that one side alone makes are gaps, except where one may cause the first other failure.
+
+    A right port may look a row up once and use it twice. Too few runs of a shared layer change a result.
+    """
+    callers = {
+        "reference": {TapName.parse(tap).module_call for tap in evidence.reference.tensors},
+        "port": {TapName.parse(tap).module_call for tap in results.tapped},
+    }
+    spare: dict[str, str] = {}
+    for tap in taps:
+        name = TapName.parse(tap.tap)
+        sides = [side for side, calls in callers.items() if name.module_call in calls]
+        is_right_alone = tap.isolated is None or tap.isolated.passed
+        is_spare = not tap.passed and is_right_alone and len(sides) == 1
+        if is_spare and not name.is_output_of(evidence.entry) and evidence.absence(tap.path, tap.kind):
+            spare[tap.tap] = sides[0]
+    failed = [place for place, tap in enumerate(taps) if not tap.passed and tap.tap not in spare]
+
+    def judged(place: int, tap: TapJudgement) -> TapJudgement:
+        side = spare.get(tap.tap)
+        # The place of a call that the reference never makes is unknown.
+        if side is None or (failed and (side == "port" or place < failed[0])):
+            return tap
+        return TapJudgement(tap.tap, tap.path, tap.kind, None, None, f"the {side} alone makes this call")
+
+    return tuple(judged(place, tap) for place, tap in enumerate(taps))
+
+
+def without_partner(evidence: Evidence, results: Results) -> dict[str, str]:
+    """The numbers of calls of the modules whose calls have no partner, in words, by path.
+
+    A port may join two calls of a shared module into one, or split one into two. Both sides then call it a
+    different number of times, and results of one number have other shapes. Nothing inside the model is
+    comparable with such a call. Where all shapes are equal, calls pair by their number: a shared layer that
+    runs too seldom is a fault.
+    """
+    reference, port = evidence.reference.tensors, results.tapped
+    theirs, ours = _calls(reference), _calls(port)
+    unequal = [path for path in theirs if path in ours and ours[path] != theirs[path]]
+    names = (TapName.parse(tap) for tap in reference if tap in port)
+    joined = {
+        name.path
+        for name in names
+        if name.path in unequal
+        and not name.is_output_of(evidence.entry)
+        and shape_of(reference, str(name)) != shape_of(port, str(name))
+    }
+    return {
+        path: _counts(path, ours, theirs)
+        for path in unequal
+        if path in joined or any(path.startswith(f"{outer}.") for outer in joined)
+    }
+
+
+def judged_alone(
+    evidence: Evidence, results: Results, taps: Sequence[TapJudgement], numbers: Mapping[str, str]
+) -> tuple[TapJudgement, ...]:
+    """The judgements on taps, where failures inside the model do not count of calls without a partner.
+
+    The module alone and the results behind it are judged. A module that takes another shape may be wrong
+    alone and right inside the model, so that its failure alone counts only with a failing output. A case may
+    ask for equal calls: the failure then has both numbers of calls.
+
+    Args:
+        evidence: Tells whether the case allows calls of one side alone.
+        results: The port's results.
+        taps: The judgements.
+        numbers: See `without_partner`.
+    """
+    outputs = (tap for tap in taps if tap.kind == MODEL_OUTPUT)
+    is_right = all(tap.passed for tap in outputs)
+
+    def judged(tap: TapJudgement) -> TapJudgement:
+        name = TapName.parse(tap.tap)
+        counts, verdict, alone = numbers.get(name.path), tap.accumulated, tap.isolated
+        if counts is None or tap.gap or name.appends or tap.kind == MODEL_OUTPUT:
+            return tap
+        fails = verdict is not None and not verdict.passed
+        if remedy := _remedy(evidence, name.path):
+            told = f"; {counts}{remedy}" if fails and counts not in verdict.reason else ""
+            return (
+                replace(tap, accumulated=replace(verdict, reason=f"{verdict.reason}{told}")) if told else tap
+            )
+        call = evidence.kinds.get(tap.tap)
+        if alone and not alone.passed and is_right and other_form(evidence, results, call, fails_alone=True):
+            alone = None
+        verdict = None if fails else verdict
+        if verdict is None and alone is None:
+            return TapJudgement(tap.tap, tap.path, tap.kind, None, None, counts)
+        return TapJudgement.of(tap.tap, tap.path, tap.kind, verdict, alone)
+
+    return tuple(map(judged, taps)) if numbers else tuple(taps)
+
+
+def without_calls(results: Results, paths: Iterable[str]) -> Results:
+    """The results without the arguments of the calls of some modules."""
+    left_out = set(paths)
+    arguments = results.received.arguments
+    compared = {call: own for call, own in arguments.items() if TapName.parse(call).path not in left_out}
+    return replace(results, received=replace(results.received, arguments=compared))
+
+
+def _remedy(evidence: Evidence, path: str) -> str:
+    return "" if evidence.allows_one_side(path) else f"; {ONE_SIDED}"
 
 
 def _calls(taps: Iterable[str]) -> dict[str, int]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -21,7 +21,17 @@ from parity.inputs.masks import bits
 from parity.verdict.arguments import judge_arguments, other_form, same_arguments
 from parity.verdict.bound import bound_for
 from parity.verdict.call_order import in_order
-from parity.verdict.calls import extra, has_module, looks_up_rows, missing, spare_result
+from parity.verdict.calls import (
+    extra,
+    has_module,
+    judged_alone,
+    looks_up_rows,
+    missing,
+    spare_result,
+    without_calls,
+    without_partner,
+    without_spare_calls,
+)
 from parity.verdict.choices.conditioned import under_hidden_choices, under_port_choices
 from parity.verdict.diagnosis import by_values, diagnose
 from parity.verdict.elements import RAISES
@@ -49,6 +59,7 @@ class Comparison:
         calls: Calls that receive other arguments than the reference's.
         evidence: The evidence of the verdicts, under the port's choices.
         results: The runner's results, with calls in the reference's order; None if none moved.
+        without_partner: Numbers of calls of the modules whose calls have no partner, in words, by path.
     """
 
     taps: tuple[TapJudgement, ...]
@@ -59,6 +70,7 @@ class Comparison:
     calls: tuple[CallJudgement, ...] = ()
     evidence: Evidence | None = field(default=None, compare=False, repr=False)
     results: Results | None = field(default=None, compare=False, repr=False)
+    without_partner: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
     def passed(self) -> bool:
@@ -130,12 +142,13 @@ def _compare_alike(
     flips = [rows_left_out(evidence, results.tapped, before) for results in runners]
     taps = [dict.fromkeys(_taps_in_order(evidence, results)) for results in runners]
     judged: list[dict[str, TapJudgement]] = [{} for _ in runners]
+    apart = [without_partner(evidence, results) for results in runners]
 
     def judge(tap: str) -> list[TapJudgement | None]:
         standards = Standards(evidence)
         return [
-            _judge_tap(standards, evidence, results, tap, rows) if tap in own else None
-            for own, results, rows in zip(taps, runners, flips, strict=True)
+            _judge_tap(standards, evidence, results, tap, rows, paths) if tap in own else None
+            for own, results, rows, paths in zip(taps, runners, flips, apart, strict=True)
         ]
 
     names = list(dict.fromkeys(itertools.chain.from_iterable(taps)))
@@ -154,8 +167,10 @@ def _compare_alike(
                     tap, evidence.oracle.get(full), reference, port, excluded, sampled_tap=full
                 ) or nothing_left(evidence.precision)
     return [
-        _compared(evidence, results, tuple(judgements[tap] for tap in own), verdicts, rows)
-        for own, results, judgements, verdicts, rows in zip(taps, runners, judged, checks, flips, strict=True)
+        _compared(evidence, results, tuple(judgements[tap] for tap in own), verdicts, rows, paths)
+        for own, results, judgements, verdicts, rows, paths in zip(
+            taps, runners, judged, checks, flips, apart, strict=True
+        )
     ]
 
 
@@ -180,9 +195,11 @@ def _compared(
     taps: tuple[TapJudgement, ...],
     checks: Mapping[str, Verdict],
     flips: np.ndarray | None,
+    apart: Mapping[str, str],
 ) -> Comparison:
     """The comparison of a runner whose taps and incremental outputs are judged."""
-    taps, tolerated = tolerate(evidence, _without_spare_calls(evidence, results, taps))
+    taps = judged_alone(evidence, results, taps, apart)
+    taps, tolerated = tolerate(evidence, without_spare_calls(evidence, results, taps))
     outputs = tolerated.before(len(evidence.reference.tensors))
     checks = {name: outputs.applied(verdict) for name, verdict in checks.items()}
     looks_for_leaks = results.taps_modules and evidence.has_padding
@@ -191,17 +208,17 @@ def _compared(
     # Without modules no call has arguments, and the code of the entry makes all outputs.
     if not results.received.arguments and (evidence.reference.calls or not results.taps_modules):
         diagnosis = diagnose(taps, checks, leak, tolerated=tolerated)
-        return Comparison(taps, checks, leak, observer, diagnosis, evidence=evidence)
+        return Comparison(taps, checks, leak, observer, diagnosis, evidence=evidence, without_partner=apart)
     calls = judge_arguments(
         evidence,
-        results,
+        without_calls(results, apart),
         _right_taps(evidence, taps),
         with_floats=not all(tap.passed for tap in taps),
         excluded=lambda tensor: row_mask(flips, tensor),
         tolerated=tolerated,
     )
     diagnosis = diagnose(taps, checks, leak, calls, evidence.entry, tolerated)
-    return Comparison(taps, checks, leak, observer, diagnosis, calls, evidence)
+    return Comparison(taps, checks, leak, observer, diagnosis, calls, evidence, without_partner=apart)
 
 
 def _right_taps(evidence: Evidence, taps: Sequence[TapJudgement]) -> int:
@@ -226,8 +243,14 @@ def _taps_in_order(evidence: Evidence, results: Results) -> list[str]:
 
 
 def _judge_tap(
-    standards: Standards, evidence: Evidence, results: Results, tap: str, flips: np.ndarray | None
+    standards: Standards,
+    evidence: Evidence,
+    results: Results,
+    tap: str,
+    flips: np.ndarray | None,
+    apart: Collection[str],
 ) -> TapJudgement:
+    """The judgement on one tap; `apart` has the paths of the modules whose calls have no partner."""
     call = evidence.kinds.get(tap)
     is_output = TapName.parse(tap).is_output_of(evidence.entry)
     path = call.path if call else tap
@@ -261,7 +284,7 @@ def _judge_tap(
     if call and is_alone and results.taps_modules and evidence.oracle_isolated:
         isolated = _judge_isolated(standards, evidence, results, call, tap, contaminated)
         fails_alone = isolated is not None and not isolated.passed and accumulated is not None
-        if fails_alone and other_form(evidence, results, call, fails_alone):
+        if fails_alone and path not in apart and other_form(evidence, results, call, fails_alone):
             isolated = None
     if port is None and accumulated is not None:
         accumulated = replace(accumulated, reason=missing(evidence, results, tap))
@@ -276,37 +299,6 @@ def _changes_input(evidence: Evidence, call: ModuleCall, result: torch.Tensor) -
     received = [inputs[key] for key in call.tensor_keys if key in inputs]
     alike = [tensor for tensor in received if tensor.shape == result.shape]
     return bool(alike) and not any(torch.equal(tensor, result) for tensor in alike)
-
-
-def _without_spare_calls(
-    evidence: Evidence, results: Results, taps: tuple[TapJudgement, ...]
-) -> tuple[TapJudgement, ...]:
-    """Calls that one side alone makes are gaps, except where one may cause the first other failure.
-
-    A right port may look a row up once and use it twice. Too few runs of a shared layer change a result.
-    """
-    callers = {
-        "reference": {TapName.parse(tap).module_call for tap in evidence.reference.tensors},
-        "port": {TapName.parse(tap).module_call for tap in results.tapped},
-    }
-    spare: dict[str, str] = {}
-    for tap in taps:
-        name = TapName.parse(tap.tap)
-        sides = [side for side, calls in callers.items() if name.module_call in calls]
-        is_right_alone = tap.isolated is None or tap.isolated.passed
-        is_spare = not tap.passed and is_right_alone and len(sides) == 1
-        if is_spare and not name.is_output_of(evidence.entry) and evidence.absence(tap.path, tap.kind):
-            spare[tap.tap] = sides[0]
-    failed = [place for place, tap in enumerate(taps) if not tap.passed and tap.tap not in spare]
-
-    def judged(place: int, tap: TapJudgement) -> TapJudgement:
-        side = spare.get(tap.tap)
-        # The place of a call that the reference never makes is unknown.
-        if side is None or (failed and (side == "port" or place < failed[0])):
-            return tap
-        return TapJudgement(tap.tap, tap.path, tap.kind, None, None, f"the {side} alone makes this call")
-
-    return tuple(judged(place, tap) for place, tap in enumerate(taps))
 
 
 def _judge_isolated(

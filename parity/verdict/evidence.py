@@ -104,6 +104,11 @@ class Evidence:
         tensors = self.reference.tensors
         return frozenset(tap for tap in tensors if not is_floating_point(tensors, tap))
 
+    def allows_one_side(self, path: str) -> bool:
+        """Whether one side alone may have the module at a path, or some of its calls."""
+        kind = next((call.kind for call in self.reference.calls if call.path == path), "unknown")
+        return bool(self.absence(path, kind))
+
     def rounding_samples(self, tap: str, isolated: bool) -> RoundingSamples | None:
         """Results of the oracle under random roundings at a tap; None for a tap of many rows."""
         return self._rounding_samples.get((isolated, tap))

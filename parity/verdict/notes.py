@@ -24,6 +24,7 @@ def notes(evidence: Evidence, results: Results, comparison: Comparison, tap: Tap
         *((f"the port has the axes in another order; compared as {other_axes}",) if other_axes else ()),
         *((f"the port returns it as {numbered}",) if (numbered := results.numbered.get(tap.tap)) else ()),
         *(("the port makes this call in another order",) if _is_reordered(results, tap) else ()),
+        *_without_partner(comparison, tap),
         *_other_arguments(comparison, tap),
         *_not_alone(evidence, results, tap),
         *_other_choices(tap),
@@ -32,6 +33,13 @@ def notes(evidence: Evidence, results: Results, comparison: Comparison, tap: Tap
 
 def _is_reordered(results: Results, tap: TapJudgement) -> bool:
     return str(TapName.parse(tap.tap).module_call) in results.reordered
+
+
+def _without_partner(comparison: Comparison, tap: TapJudgement) -> Iterator[str]:
+    """The numbers of calls of a module that joins or splits them, and is not compared inside the model."""
+    counts = comparison.without_partner.get(TapName.parse(tap.tap).path)
+    if counts and not tap.gap and tap.accumulated is None and tap.isolated is not None:
+        yield f"judged alone: {counts}; the results behind it are judged"
 
 
 def _unknown_sums(evidence: Evidence, tap: TapJudgement) -> Iterator[str]:

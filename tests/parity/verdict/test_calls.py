@@ -7,7 +7,7 @@ import torch
 
 from parity.base.precision import PRECISIONS
 from parity.capture.captures import Capture, ModuleCall
-from parity.verdict.calls import REMEDY, extra, has_module, looks_up_rows, missing, spare_result
+from parity.verdict.calls import ONE_SIDED, REMEDY, extra, has_module, looks_up_rows, missing, spare_result
 from parity.verdict.evidence import Evidence, Results
 
 
@@ -44,7 +44,7 @@ MISSING = {
         "block block@1 block@2",
         "block",
         "block@1",
-        "the port calls block once, the reference 3 times",
+        f"the port calls block once, the reference 3 times; {ONE_SIDED}",
     ),
     "an output of a call": (
         "block[0] block[1] block@1[0]",
@@ -74,7 +74,7 @@ EXTRA = {
         "block",
         "block block@1",
         "block@1",
-        "the port calls block 2 times, the reference once",
+        f"the port calls block 2 times, the reference once; {ONE_SIDED}",
     ),
     "an output of a call": (
         "block[0]",
