@@ -1,7 +1,8 @@
-"""For all tests, those of `portable/` included: selection, quick call stacks, rare collection of garbage."""
+"""For all tests, those of `portable/` included: selection, names, call stacks, rare collection of garbage."""
 
 from tests.call_stacks import pytest_collection_finish, pytest_collectstart
 from tests.garbage import pytest_collection, pytest_runtestloop
+from tests.identifiers import pytest_make_parametrize_id
 from tests.selection import pytest_collection_modifyitems
 
 __all__ = [
@@ -9,5 +10,6 @@ __all__ = [
     "pytest_collection_finish",
     "pytest_collection_modifyitems",
     "pytest_collectstart",
+    "pytest_make_parametrize_id",
     "pytest_runtestloop",
 ]

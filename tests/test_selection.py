@@ -125,6 +125,7 @@ def collected(expression: str) -> tuple[set[str], int]:
     assert len(set(names)) == len(names)
     selected, total = re.search(r"(\d+)/(\d+) tests collected", summary).groups()
     assert int(selected) == len(names)
+    assert max(map(len, names)) < 1000
     return set(names), int(total)
 
 
