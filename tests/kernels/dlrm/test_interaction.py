@@ -7,6 +7,7 @@ import torch
 
 from kernels.dlrm import KernelError, dot_interaction, interaction_columns
 from reference.dlrm_layers import FeatureInteraction, interaction_width
+from tests.identifiers import shortened
 from tests.kernels.dlrm.kernel_setup import (
     DEVICE,
     assert_right,
@@ -68,7 +69,7 @@ def test_an_empty_batch(backend):
         (torch.zeros(3, 4, 513), "columns=513: give 1 to 512"),
         (torch.zeros(3, 0, 4), "vectors=0: give 1 to 64"),
     ],
-    ids=str,
+    ids=shortened,
 )
 def test_errors(features, words):
     with pytest.raises(KernelError, match=words):

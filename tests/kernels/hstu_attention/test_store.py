@@ -17,6 +17,7 @@ from kernels.hstu_attention import (
     store,
 )
 from kernels.hstu_attention.layout import Call
+from tests.identifiers import shortened
 from tests.kernels.marks import needs_gpu, needs_triton
 
 CHOSEN = Schedule(32, 64, num_warps=4, num_stages=3, use_tma=True)
@@ -75,7 +76,7 @@ def test_stores_of_one_file_keep_each_others_entries(tmp_path, searches):
         {"mask": replace(MASK, attn_scale=torch.zeros(1000))},
         {"mask": ResearchMask(torch.zeros(599), 300.0)},
     ],
-    ids=str,
+    ids=shortened,
 )
 def test_another_kind_of_call_has_another_key(other):
     assert store.key_of(call_of(), "ieee") != store.key_of(call_of(**other), "ieee")

@@ -27,6 +27,7 @@ from kernels.hstu_forward.hopper_launch import (
 )
 from kernels.hstu_forward.parameters import DOT_PRECISIONS, Parameters
 from kernels.hstu_forward.weights import Shape, block_weights, model_shape
+from tests.identifiers import shortened
 from tests.kernels.hstu_forward.forward_cases import (
     BOUNDARIES,
     LENGTHS,
@@ -96,7 +97,7 @@ def test_the_kernel_is_the_model(precision, dot_precision, of_block, monkeypatch
         {"num_blocks": 1},
         {"num_blocks": 5, "num_buckets": 254},
     ],
-    ids=str,
+    ids=shortened,
 )
 @pytest.mark.parametrize("longest", [51, 211])
 def test_shapes_and_lengths_are_the_model_too(
@@ -210,7 +211,7 @@ def parameters_of(dtype: torch.dtype = torch.float32, dot_precision: str = "fp16
         (r"3 heads of 25 and 25 elements take 96", parameters_of(**sized(50, 3, 25, 25)), 128),
         ("254 time buckets, not 255", parameters_of(), 255),
     ],
-    ids=str,
+    ids=shortened,
 )
 def test_other_models_are_refused_with_the_reason(reason, parameters, num_buckets):
     assert reason in refusal(parameters, num_buckets)
