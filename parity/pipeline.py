@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from parity.base.code import changed_code
+from parity.base.code import changed_code, imported_now, one_state, require_unchanged
 from parity.base.precision import PRECISIONS, Precision
 from parity.base.process import one_thread
 from parity.case import Case, load_case
@@ -48,18 +48,19 @@ def run(
         streams: Judges streams of a case, where the request is with streams.
 
     Raises:
-        UserError: The request cannot be met; nothing has been written.
+        UserError: The request cannot be met, and nothing has been written; or the code changed meanwhile.
     """
     if not any(case.is_live for case in request.cases):
         fork_server.start()
+    code = _code(request)
     # Bad input is refused before the first runner starts.
     prepared = _prepared(request)
     with opened(request.save) as folder:
         if request.save is None:
-            return _finish(prepared, request, folder, progress, streams)
+            return _finish(prepared, request, folder, progress, streams, code)
         with going_on(folder):
             write_started(request, folder)
-            return _finish(prepared, request, folder, progress, streams)
+            return _finish(prepared, request, folder, progress, streams, code)
 
 
 def resume(folder: Path, progress: Progress, streams: JudgesStreams, memory: float | None = None) -> Report:
@@ -81,7 +82,8 @@ def resume(folder: Path, progress: Progress, streams: JudgesStreams, memory: flo
         if memory is not None:
             request = replace(request, memory=memory)
         fork_server.start()
-        return _finish(_prepared(request), request, root, progress, streams)
+        code = _code(request)
+        return _finish(_prepared(request), request, root, progress, streams, code)
 
 
 @one_thread()
@@ -117,6 +119,22 @@ def replay(folder: Path, command: str, progress: Progress) -> Report:
     return report.model_copy(update={"environment": manifest.environment, "changed_code": changed})
 
 
+def _code(request: Request) -> dict[str, str] | None:
+    """Digests of the code of a run at its start; None for live models, which run from memory."""
+    return None if any(case.is_live for case in request.cases) else imported_now()
+
+
+def _require_same_code(before: Mapping[str, str], states: Sequence[Mapping[str, str]]) -> None:
+    """Raise `UserError` if code of the runners is not that of the run's start, or is another one now.
+
+    Args:
+        before: Digests at the start. This process may have imported more than runners, such as a program.
+        states: Digests of each process of a runner, of the moment of its imports.
+    """
+    ran = one_state(states)
+    require_unchanged(one_state([ran, {name: before[name] for name in before.keys() & ran.keys()}]))
+
+
 def _prepared(request: Request) -> list[PreparedCase]:
     """The inputs and weights of a run that fits into its memory. Raises `UserError`."""
     # What is known by arithmetic is refused before anything is drawn.
@@ -132,15 +150,28 @@ def _finish(
     folder: RunFolder,
     progress: Progress,
     streams: JudgesStreams,
+    code: Mapping[str, str] | None,
 ) -> Report:
-    """Run the batches that are not done, judge all of them, and write the report of a saved run."""
+    """Run the batches that are not done, judge all of them, and write the report of a saved run.
+
+    Runners import a case's modules by themselves, and coverage reads their files after the run. So their code
+    must be that of the digests in ``code``, and stay it.
+    """
     write_prepared(prepared, folder, request.data, request.checkpoint)
     sharing, budget = divided(request.memory, _needs(prepared, request))
     request = replace(request, budget=request.budget or budget)
 
     precisions = [PRECISIONS[name] for name in request.precisions]
+    states: list[Mapping[str, str]] = []
 
     def work(unit: tuple[PreparedCase, Precision | None], worker: Worker) -> Any:
+        result = done_by(unit, worker)
+        if code is not None:
+            # Here too are modules that a port imports when it is built.
+            states.extend(worker.pool.code())
+        return result
+
+    def done_by(unit: tuple[PreparedCase, Precision | None], worker: Worker) -> Any:
         entry, precision = unit
         if precision is not None:
             return _judged(entry, precision, request, folder, worker, progress)
@@ -154,6 +185,8 @@ def _finish(
     units = [*((entry, None) for entry in prepared), *pairs]
     live = [case for case in request.cases if case.is_live]
     results = side_by_side(work, units, folder, request.timeout, bool(live), sharing)
+    if code is not None:
+        _require_same_code(code, states)
     names = ((entry.case.name, precision) for entry, precision in units)
     done = dict(zip(names, results, strict=True))
     of_cases = [done[entry.case.name, None] for entry in prepared]

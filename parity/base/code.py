@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.util
+import itertools
 import os
 import sys
 import sysconfig
@@ -13,6 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib.machinery import ModuleSpec
 from importlib.metadata import Distribution
 from pathlib import Path
+
+from parity.base.errors import UserError
 
 _LIBRARIES = tuple(
     {f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib", "purelib", "platlib")}
@@ -75,12 +78,22 @@ def imported_code() -> dict[str, str]:
     Installed packages are left out, since the environment has their versions; the engine itself is in. A
     package counts with all of its sources and settings, imported or not. Digests are those of the first call.
     """
-    digests = {}
+    return {name: _digest_at_first(places) for name, places in _imported().items()}
+
+
+def imported_now() -> dict[str, str]:
+    """As `imported_code`, with the digests of this moment."""
+    return {name: _digest(places) for name, places in _imported().items()}
+
+
+def _imported() -> dict[str, tuple[str, ...]]:
+    """Places of the imported packages and modules at the top level, without installed packages, by name."""
+    imported = {}
     for name in sorted({name.partition(".")[0] for name in tuple(sys.modules)} - {"__main__", "__mp_main__"}):
         places = _places(getattr(sys.modules.get(name), "__spec__", None))
         if places and (name == _ENGINE or not any(map(is_library, places))):
-            digests[name] = _digest_at_first(places)
-    return digests
+            imported[name] = places
+    return imported
 
 
 def present_code(names: Iterable[str]) -> dict[str, str]:
@@ -101,6 +114,26 @@ def changed_code(code: Mapping[str, str]) -> tuple[str, ...]:
     """Names of the packages and modules that have other digests now, or are not found."""
     here = present_code(code)
     return tuple(name for name, digest in code.items() if here.get(name) != digest)
+
+
+def one_state(code: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """All digests of code, by name. Raises `UserError` if two of one name differ."""
+    state: dict[str, str] = {}
+    for name, digest in itertools.chain.from_iterable(digests.items() for digests in code):
+        if state.setdefault(name, digest) != digest:
+            raise _changed_during_run(name)
+    return state
+
+
+def require_unchanged(code: Mapping[str, str]) -> None:
+    """Raises `UserError` if a package or module has another digest now, or is not found."""
+    for name in changed_code(code):
+        raise _changed_during_run(name)
+
+
+def _changed_during_run(name: str) -> UserError:
+    fix = "run again: results of two states of the code are not one run"
+    return UserError("code", name, "changed during the run", fix)
 
 
 def _places(spec: ModuleSpec | None) -> tuple[str, ...]:

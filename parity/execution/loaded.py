@@ -10,6 +10,7 @@ from typing import TextIO, TypeVar
 import numpy as np
 import torch
 
+from parity.base.code import imported_code
 from parity.base.precision import Precision
 from parity.capture.captures import Capture
 from parity.capture.sources import sources
@@ -115,6 +116,8 @@ class LoadedRunner:
         self._loaded = None
         case = source if isinstance(source, Case) else load_case(source)
         self._runner.load(case, precision, load_export(weights))
+        # The digests of the imported files stay those of this moment.
+        imported_code()
         self._case = case
         self._loaded = source, precision, weights
         runner = self._runner

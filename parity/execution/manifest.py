@@ -8,13 +8,12 @@ not a forger who writes all of them anew.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from pydantic import BaseModel, ConfigDict
 
-from parity.base.code import file_digest, file_digests
+from parity.base.code import file_digest, file_digests, one_state
 from parity.base.environment import environment
 from parity.base.errors import UserError
 from parity.base.files import MAX_BYTES, parse_json, write_new
@@ -67,7 +66,7 @@ def write_files(folder: PrecisionFolder, code: Iterable[Mapping[str, str]]) -> N
     content = {
         "batch": place(folder),
         "files": files,
-        "code": _one_state(code),
+        "code": one_state(code),
         "origins": origins(folder.batch),
     }
     write_new(folder.files, sealed(content))
@@ -104,21 +103,7 @@ def code_of(folder: RunFolder, field: str = "resume") -> dict[str, str]:
     Raises:
         UserError: The code changed from one batch to another.
     """
-    return _one_state(done_digests(batch, "code", field) for batch in folder.done())
-
-
-def _one_state(code: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """All digests of code, by name. Raises `UserError` if two differ."""
-    state: dict[str, str] = {}
-    for name, digest in itertools.chain.from_iterable(digests.items() for digests in code):
-        if state.setdefault(name, digest) != digest:
-            raise UserError(
-                "code",
-                name,
-                "changed during the run",
-                "run again: results of two states of the code are not one run",
-            )
-    return state
+    return one_state(done_digests(batch, "code", field) for batch in folder.done())
 
 
 def write_manifest(

@@ -1,6 +1,7 @@
 """Which files belong to libraries, and which to the user; digests of files."""
 
 import hashlib
+import importlib
 import sys
 import sysconfig
 from pathlib import Path
@@ -8,7 +9,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from parity.base.code import file_digests, is_library
+from parity.base.code import (
+    file_digests,
+    imported_code,
+    imported_now,
+    is_library,
+    one_state,
+    require_unchanged,
+)
+from parity.base.errors import UserError
 
 
 @pytest.fixture
@@ -65,3 +74,28 @@ def test_digests_of_files_are_in_their_order(tmp_path):
         path.write_bytes(bytes([number]) * (3_000_000 if number == 0 else 7))
     assert file_digests(paths) == [hashlib.sha256(path.read_bytes()).hexdigest() for path in paths]
     assert file_digests([]) == []
+
+
+def test_digests_of_now_follow_an_edit_and_those_of_the_first_call_do_not(tmp_path, monkeypatch):
+    (tmp_path / "edited_module.py").write_text("ONE = 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.import_module("edited_module")
+    before = imported_code()["edited_module"]
+    assert imported_now()["edited_module"] == before
+    require_unchanged({"edited_module": before})
+    (tmp_path / "edited_module.py").write_text("ONE = 2\n")
+    assert imported_code()["edited_module"] == before
+    assert imported_now()["edited_module"] != before
+    with pytest.raises(UserError, match="code: edited_module changed during the run; run again"):
+        require_unchanged({"edited_module": before})
+    (tmp_path / "edited_module.py").unlink()
+    del sys.modules["edited_module"]
+    importlib.invalidate_caches()
+    with pytest.raises(UserError, match="code: edited_module changed during the run"):
+        require_unchanged({"edited_module": before})
+
+
+def test_one_state_has_the_digests_of_all_processes():
+    assert one_state([{"a": "1"}, {"a": "1", "b": "2"}]) == {"a": "1", "b": "2"}
+    with pytest.raises(UserError, match="code: b changed during the run"):
+        one_state([{"a": "1", "b": "2"}, {"b": "3"}])
