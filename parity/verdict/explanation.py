@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +15,7 @@ from parity.inputs.masks import bits
 from parity.runners.registry import REGISTRY
 from parity.verdict.causes import cause
 from parity.verdict.comparison import Comparison
-from parity.verdict.evidence import Evidence, Results
+from parity.verdict.evidence import Evidence, Results, shape_of
 from parity.verdict.judgement import MODEL_OUTPUT, RunnerJudgement, TapJudgement
 from parity.verdict.patterns import FailedTensor, all_at, explain, is_place, named_axes
 from parity.verdict.rule import Verdict
@@ -55,7 +55,11 @@ def explain_alone(evidence: Evidence, port: torch.Tensor | None, tap: TapJudgeme
     if tap.isolated is None:
         return _explain(evidence, evidence.oracle.get(tap.tap), port, tap.tap, tap.accumulated)
     failed = _failed_tensor(evidence, evidence.oracle_isolated.get(tap.tap), port, tap.tap, tap.isolated)
-    return () if failed is None else with_cause(_cause(evidence, failed, tap.tap), explain(failed))
+    if failed is None:
+        return ()
+    own = evidence.kinds[tap.tap].outputs if tap.tap in evidence.kinds else ()
+    patterns = _patterns(failed, tap.tap, evidence.oracle_isolated, own)
+    return with_cause(_cause(evidence, failed, tap.tap), patterns)
 
 
 def with_cause(cause: Sequence[str], patterns: Sequence[str]) -> tuple[str, ...]:
@@ -163,7 +167,46 @@ def _explain(
     verdict: Verdict | None,
 ) -> tuple[str, ...]:
     failed = _failed_tensor(evidence, oracle, port, tap, verdict)
-    return () if failed is None else tuple(explain(failed))
+    return () if failed is None else tuple(_patterns(failed, tap, evidence.oracle, _by_nearness(evidence)))
+
+
+def _patterns(
+    failed: FailedTensor, tap: str, tensors: Mapping[str, torch.Tensor], others: Iterable[str]
+) -> list[str]:
+    """The patterns that explain a tensor; where none does, the tensor of another name that it is."""
+    patterns = explain(failed)
+    if any(not is_place(text) for text in patterns):
+        return patterns
+    return [*with_cause(_exchanged(failed, tap, tensors, others), patterns)]
+
+
+def _exchanged(
+    failed: FailedTensor, tap: str, tensors: Mapping[str, torch.Tensor], others: Iterable[str]
+) -> tuple[str, ...]:
+    """The first other tensor of the oracle that a wrong one is, in words.
+
+    Args:
+        failed: The wrong tensor.
+        tap: Its name.
+        tensors: The oracle's by name.
+        others: Names of the tensors to look at, in their order.
+    """
+    for other in others:
+        if other == tap or other not in tensors or shape_of(tensors, other) != failed.oracle.shape:
+            continue
+        tensor = tensors[other].to(torch.float64).numpy()
+        # Integers that are all equal, such as one count, may be so by chance.
+        tells = failed.dtype.is_floating_point or np.unique(tensor[failed.counted]).size > 1
+        if tells and failed.is_explained_by(tensor):
+            return (f"equals the oracle's {other}",)
+    return ()
+
+
+def _by_nearness(evidence: Evidence) -> list[str]:
+    """Names of the oracle's outputs, then of its other results of the full forward, the last first."""
+    names = [name for name in map(TapName.parse, evidence.oracle) if not (name.samples or name.appends)]
+    outputs = [name for name in names if name.is_output_of(evidence.entry)]
+    return [*map(str, outputs), *(str(name) for name in reversed(names) if name not in outputs)]
 
 
 def _failed_tensor(
