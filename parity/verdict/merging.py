@@ -30,6 +30,9 @@ def merge_batches(
 ) -> dict[str, RunnerJudgement]:
     """One judgement for each runner: each tap's worst batch, and the first diagnosis.
 
+    A failing tap or check that the diagnosis names has the verdicts of the diagnosis' batch: the message and
+    the numbers below it are of one batch.
+
     An error that one batch detects is detected. Therefore only merged judgements are INSENSITIVE.
 
     Args:
@@ -145,12 +148,14 @@ def _merge(earlier: RunnerJudgement, later: RunnerJudgement) -> RunnerJudgement:
     if earlier.verdict == "NONE" or later.verdict == "NONE":
         return _without_evidence(*((earlier, later) if earlier.verdict == "NONE" else (later, earlier)))
     first_failure = earlier if earlier.verdict == "FAIL" else later
+    named = earlier.diagnosis.tap if earlier.verdict == "FAIL" and earlier.diagnosis else ""
     taps = {tap.tap: tap for tap in earlier.taps}
     for tap in later.taps:
-        taps[tap.tap] = _worse(taps[tap.tap], tap) if tap.tap in taps else tap
+        taps[tap.tap] = _worse(taps[tap.tap], tap, tap.tap == named) if tap.tap in taps else tap
     checks = dict(earlier.checks)
     for name, verdict in later.checks.items():
-        if name not in checks or _badness(verdict) > _badness(checks[name]):
+        is_named = name == named and name in checks and not checks[name].passed
+        if name not in checks or (not is_named and _badness(verdict) > _badness(checks[name])):
             checks[name] = verdict
     return replace(
         earlier,
@@ -173,14 +178,17 @@ def _without_evidence(none: RunnerJudgement, other: RunnerJudgement) -> RunnerJu
     return other if other.status is not Status.OK else replace(other, status=none.status, reason=none.reason)
 
 
-def _worse(earlier: TapJudgement, later: TapJudgement) -> TapJudgement:
+def _worse(earlier: TapJudgement, later: TapJudgement, is_named: bool = False) -> TapJudgement:
     """The worse of two batches, with the smallest error that either detects, notes and rows of both.
+
+    It is the earlier one if that fails at the tap that the diagnosis names.
 
     A verdict that one of them alone has is that of both.
     """
     coarser, finer = sorted((earlier, later), key=lambda tap: -tap.min_detectable_error)
     notes = tuple(dict.fromkeys(earlier.notes + later.notes))
-    worse, other = (later, earlier) if _badness(later) > _badness(earlier) else (earlier, later)
+    is_later = not (is_named and not earlier.passed) and _badness(later) > _badness(earlier)
+    worse, other = (later, earlier) if is_later else (earlier, later)
     isolated = other.isolated if worse.isolated is None else worse.isolated
     accumulated = other.accumulated if worse.accumulated is None else worse.accumulated
     both = [tap.row_errors for tap in (earlier, later) if tap.row_errors is not None]

@@ -385,3 +385,28 @@ def test_a_check_that_is_insensitive_by_its_nature_as_a_whole():
     )
     assert merged.taps == (replace(dull, by_nature=True, notes=("a", note)),)
     assert (merged.verdict, merged.diagnosis) == ("PASS", Diagnosis())
+
+
+def test_the_numbers_at_a_named_tap_are_of_the_diagnosis_batch():
+    merged, taps = _merged(_batch(0), _batch(1, (0.2, 3.0, 0.4)), _batch(2, (0.2, 9.0, 7.0)))
+    assert (merged.diagnosis.tap, merged.diagnosis.batch) == ("_block.0", "1")
+    assert [taps[name].batch for name in TAPS] == ["0", "1", "2"]
+    assert taps["_block.0"].isolated.margin == 3.0
+    # A named tap that passes hides no later failure.
+    named = replace(_batch(0), verdict="FAIL", diagnosis=Diagnosis("between", "_block.0", batch="0"))
+    _, taps = _merged(named, _batch(1, (0.2, 3.0, 0.4)))
+    assert taps["_block.0"].batch == "1"
+
+
+def test_the_numbers_of_a_named_check_are_of_the_diagnosis_batch():
+    def failing(*margins):
+        checks = {name: verdict(margin) for name, margin in zip(("current", "other"), margins, strict=True)}
+        return replace(
+            _batch(0), checks=checks, verdict="FAIL", diagnosis=Diagnosis("check", "current", batch="0")
+        )
+
+    merged, _ = _merged(failing(2.0, 2.0), failing(5.0, 5.0))
+    assert {name: check.margin for name, check in merged.checks.items()} == {"current": 2.0, "other": 5.0}
+    # A check that passes where another place is named shows its worst batch.
+    merged, _ = _merged(failing(0.5, 2.0), failing(5.0, 5.0))
+    assert merged.checks["current"].margin == 5.0
