@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from parity.base.errors import UserError
-from parity.base.files import read_file, write_new
+from parity.base.files import parse_json, read_file, write_new
 from parity.base.interruption import remaining
 from parity.execution.folder import RunFolder
 from parity.report.consistency import contradictions
@@ -66,17 +66,36 @@ def read_report(path: Path) -> Report:
         UserError: The file is missing, is no report of this schema, or contradicts itself.
     """
     fix = "give a report.json that a run wrote"
+    content = b""
     try:
-        report = Report.model_validate_json(read_file(path), strict=True)
+        content = read_file(path)
+        report = Report.model_validate_json(content, strict=True)
     except OSError as error:
         problem = f"cannot be read ({error.strerror or error})"
         raise UserError("report", str(path), problem, fix) from error
     except ValueError as error:
+        if other := _other_schema(content):
+            problem, fix = (
+                f"is of schema {other}, and not of {SCHEMA}",
+                "run again, or use the suite that wrote it",
+            )
+            raise UserError("report", str(path), problem, fix) from error
         raise UserError("report", str(path), f"is not a report of schema {SCHEMA}", fix) from error
     problem = next(contradictions(report), None)
     if problem is not None:
         raise UserError("report", str(path), f"contradicts itself: {problem}", fix)
     return report
+
+
+def _other_schema(content: bytes) -> str:
+    """The schema of a report that another version of the suite wrote; empty for any other text."""
+    try:
+        values = parse_json(content)
+    except ValueError:
+        return ""
+    schema = values.get("schema_version") if isinstance(values, dict) else None
+    is_other = isinstance(schema, str) and schema != SCHEMA
+    return schema if is_other and schema.startswith(SCHEMA.partition("/")[0]) else ""
 
 
 def joined(reports: Sequence[Report], command: str) -> Report:

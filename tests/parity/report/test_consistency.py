@@ -255,10 +255,17 @@ def test_a_value_of_another_type_is_no_report(document, tmp_path, field, value):
     assert "is not a report of schema" in _refusal(document, tmp_path)
 
 
-@pytest.mark.parametrize("version", ["parity.report/0", "parity.report/2", 1, None])
+@pytest.mark.parametrize("version", ["other/2", 1, None])
 def test_another_schema_is_no_report(document, tmp_path, version):
     document["schema_version"] = version
-    assert "is not a report of schema" in _refusal(document, tmp_path)
+    assert "is not a report of schema parity.report/1" in _refusal(document, tmp_path)
+
+
+@pytest.mark.parametrize("version", ["parity.report/0", "parity.report/2"])
+def test_a_report_of_another_version_names_both(document, tmp_path, version):
+    document["schema_version"] = version
+    told = f"is of schema {version}, and not of parity.report/1; run again, or use the suite that wrote it"
+    assert told in _refusal(document, tmp_path)
 
 
 def test_a_failure_below_zero_is_refused(tmp_path):
