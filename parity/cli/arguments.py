@@ -82,6 +82,9 @@ class Arguments:
             )
         apart({"--save": self.save, "--profile": self.profile})
         selected = self.named_cases() or self._default_cases()
+        for option, value, least in (("--batch", self.batch, 1), ("--seed", self.seed, 0)):
+            if value is not None and value < least:
+                raise UserError(option, value, f"is below {least}", f"give at least {least}")
         batch = RECORDED_BATCH if self.data is not None and self.batch is None else self.batch
         if batch is not None or self.seed is not None:
             selected = [case.with_overrides(seed=self.seed, batch_size=batch) for case in selected]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import datetime
+import os
 import shlex
 import sys
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
+
+from parity.base.errors import UserError
 
 REPORTS = Path("parity_reports")
 
@@ -26,6 +29,15 @@ def print_line(console: Console, text: str, style: str = "") -> None:
 def new_folder() -> Path:
     """A folder for the results of this call."""
     return REPORTS / datetime.datetime.now().strftime("%Y%m%d-%H%M%S-%f")
+
+
+def require_reports() -> None:
+    """Raise `UserError` if `new_folder` cannot be made. A call without this check tells it after its work."""
+    place = REPORTS if os.path.lexists(REPORTS) else Path()
+    problem = "is no folder" if not place.is_dir() else "cannot be written"
+    if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
+        fix = "run in another folder, or give --save where the verb has it"
+        raise UserError(str(REPORTS), str(place.absolute()), problem, fix)
 
 
 def typed() -> str:

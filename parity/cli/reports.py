@@ -69,6 +69,7 @@ def _compare_runs(old: Path, new: Path) -> int:
     from parity.report import terminal_differences
     from parity.studies.movement import command, terminal
 
+    output.require_reports()
     with steps() as advance:
         result = command.compare(old, new, output.typed(), advance)
         written = command.write(result.report, output.new_folder())

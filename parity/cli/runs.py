@@ -44,6 +44,8 @@ def run(registry: Registry, verbose: bool, **chosen: Any) -> int:
     """
     from parity.execution import fork_server
 
+    if chosen["save"] is None:
+        output.require_reports()
     with steps() as advance:
         # The server imports PyTorch while this process does. A user's own model meets no other case's code.
         fork_server.start("" if chosen["models"] else registry.module)
@@ -66,6 +68,7 @@ def replay(folder: Path, verbose: bool) -> int:
     """Judge the saved run in FOLDER again, without runners."""
     from parity import pipeline
 
+    output.require_reports()
     with steps() as advance:
         report = pipeline.replay(folder, output.typed(), advance)
     return _show(report, None, verbose)

@@ -44,9 +44,9 @@ TINY = ("--case", "hstu_tiny")
         (("--runners", "oracle"), "--runners: oracle is not known; "),
         (("--precision", "fp23"), "--precision: fp23 is not known; did you mean 'fp32'? known: fp32, tf32"),
         (("--precision", "fp32,double"), "--precision: double is not known; use fp32, tf32, fp16, bf16"),
-        ((*TINY, "--batch", "0"), "input.batch_size: 0 is below 1; give at least 1"),
-        ((*TINY, "--batch", "-3"), "input.batch_size: -3 is below 1; give at least 1"),
-        ((*TINY, "--seed", "-1"), "input.seed: -1 is below 0; give at least 0"),
+        ((*TINY, "--batch", "0"), "--batch: 0 is below 1; give at least 1"),
+        ((*TINY, "--batch", "-3"), "--batch: -3 is below 1; give at least 1"),
+        ((*TINY, "--seed", "-1"), "--seed: -1 is below 0; give at least 0"),
         (
             (*TINY, "--batch", "27"),
             "hstu_tiny: padded length: 27 is also the size of the batch or of another axis, so that padding "

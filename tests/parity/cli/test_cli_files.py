@@ -271,3 +271,19 @@ def test_shrink_refuses_a_folder_that_exists_before_it_searches(refused, tmp_pat
     (tmp_path / "there").mkdir()
     message = refused("shrink", "there", "--case", "dlrm_tiny", "--precision", "fp32")
     assert message == "shrink: there exists; give a folder that does not exist"
+
+
+@pytest.mark.parametrize("arguments", [("run", *TINY), ("replay", "saved")])
+def test_a_place_without_reports_is_refused_before_the_work(refused, tmp_path, monkeypatch, arguments):
+    (tmp_path / "parity_reports").write_text("")
+    assert refused(*arguments) == (
+        f"parity_reports: {tmp_path / 'parity_reports'} is no folder; "
+        "run in another folder, or give --save where the verb has it"
+    )
+    (tmp_path / "parity_reports").unlink()
+    # Permissions do not stop the administrator, who may run the tests.
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    assert f"parity_reports: {tmp_path} cannot be written; run in another folder" in refused(*arguments)
+    # With --save no report goes there.
+    told = refused("run", *TINY, "--save", "saved", "--data", "none")
+    assert told.startswith("data: none cannot be read")
