@@ -5,9 +5,10 @@ Legend: B users, N items in a padded row, X candidates. The layout is the public
 and in order of time, and id 0 is padding. The timestamp at position `length` is the query's, the moment of
 the next item. Everything behind it is padding.
 
-A history may fill its row where the bias is no function of time. Elsewhere such a row has no query, and the
-layouts do not agree on the last item: dense rows repeat its own timestamp, and ragged ones read 0 at their
-full width.
+A history with generated items may be longer than `max_sequence_len`, up to the model's width. A history that
+fills its row has no query, and its last item repeats its own timestamp. Where the bias is a function of time,
+only rows of the model's width may be full. In narrower ones the layouts do not agree on the last item: ragged
+rows read 0 at their full width.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ TIMELESS = ("positional", "none")
 class HSTUInputs(CaseInputs):
     """Histories and candidates, all int64.
 
-    ``past_lengths`` (B,): items in each history. ``past_ids`` and ``ratings`` (B, N).
+    ``past_lengths`` (B,): items in each history. ``past_ids`` and ``ratings`` (B, N). A candidate may be 0, the
+    padding item: lists of several users may differ in length.
     ``timestamps`` (B, N) in seconds, or (B, 2N) with each one twice where ratings take positions of
     their own; a batch may have none. ``item_ids`` (1, X), candidates for everybody, or (B, X), for each user.
     """
@@ -87,15 +89,16 @@ def validate(inputs: HSTUInputs, model: HSTUConfig) -> None:
         UserError: A bad element, with its array, index and value.
     """
     _validate_layout(inputs, model)
-    lengths_B, longest = inputs["past_lengths"], model.max_sequence_len
+    lengths_B, longest = inputs["past_lengths"], model.padded_length
     require_all_good(
         "past_lengths",
         lengths_B,
         (lengths_B < 1) | (lengths_B > longest),
-        f"is not a length of 1..{longest} (max_sequence_len)",
-        f"drop users without a history, and keep the latest {longest} items of the others",
+        f"is not a length of 1..{longest} (max_sequence_len + max_output_len)",
+        f"drop users without a history, and keep the latest {model.max_sequence_len} items of the others",
     )
-    width, needs_query = inputs["past_ids"].shape[1], model.relative_attention_bias not in TIMELESS
+    width = inputs["past_ids"].shape[1]
+    needs_query = width < model.padded_length and model.relative_attention_bias not in TIMELESS
     require_all_good(
         "past_lengths",
         lengths_B,
@@ -135,9 +138,9 @@ def validate(inputs: HSTUInputs, model: HSTUConfig) -> None:
     require_all_good(
         "item_ids",
         candidates,
-        (candidates < 1) | (candidates > model.num_items),
+        (candidates < 0) | (candidates > model.num_items),
         f"is outside the item table {table}",
-        "give candidates that the table has",
+        "give candidates that the table has, and 0 behind the last one of a user",
     )
 
 

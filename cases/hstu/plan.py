@@ -42,8 +42,9 @@ def plan(case: CaseConfig, forbidden_widths: set[int]) -> Iterator[PlannedBatch]
     )
     yield PlannedBatch(
         "bucket edges",
-        "two users, the first one shorter; pauses on both sides of the edges of the time buckets",
-        draw.batch([max(1, longest // 2), longest], model.padded_length, draw.edge_times),
+        "two users, the first one shorter, the other without room for a query; pauses on both sides of the "
+        "edges of the time buckets",
+        draw.batch([max(1, longest // 2), model.padded_length], model.padded_length, draw.edge_times),
     )
     short = [min(length, longest) for length in (2, 3, 1)]
     yield PlannedBatch(
@@ -62,7 +63,7 @@ def plan(case: CaseConfig, forbidden_widths: set[int]) -> Iterator[PlannedBatch]
         fullest = width if model.relative_attention_bias in TIMELESS else width - 1
         yield PlannedBatch(
             "narrow",
-            "rows padded to fewer positions than the model has; candidates for each user",
+            "rows padded to fewer positions than the model has; candidates for each user, with padding",
             draw.batch([max(1, width // 2), fullest, 1], width, draw.mixed_times, per_user=True),
         )
     if model.relative_attention_bias in TIMELESS:
@@ -132,6 +133,9 @@ class _Drawing:
         if repeats:
             ids_BX[:, : 2 * (self._candidates // 2)] = self._model.num_items
         ids_BX[-1, -1] = 1
+        if rows > 1:
+            # The first user's list is one shorter.
+            ids_BX[0, -1] = 0
         return ids_BX
 
     def equal_times(self, shape: tuple[int, int]) -> np.ndarray:

@@ -43,11 +43,14 @@ def test_histories_of_every_length_in_narrow_and_full_rows(name):
     case, batches = planned(name)
     model = case.model
     lengths = {name: batch["past_lengths"].tolist() for name, batch in batches.items()}
-    assert {1, 2, model.max_sequence_len} <= {length for batch in lengths.values() for length in batch}
+    assert {1, 2, model.max_sequence_len, model.padded_length} <= {
+        length for batch in lengths.values() for length in batch
+    }
     assert all(batch[0] < max(batch) for batch in lengths.values() if len(batch) > 1)
     narrow = batches["narrow"]
     assert narrow["past_ids"].shape[1] < model.padded_length
     assert narrow["item_ids"].shape[0] == len(lengths["narrow"]) > 1
+    assert narrow["item_ids"].min() == 0
     ids = np.concatenate([batch["past_ids"].ravel() for batch in batches.values()])
     ratings = np.concatenate([batch["ratings"].ravel() for batch in batches.values()])
     assert {0, 1, model.num_items} <= set(ids.tolist())

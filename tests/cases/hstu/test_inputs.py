@@ -147,11 +147,11 @@ def test_position_mask_counts_ratings_as_positions():
             put("past_ids", (0, 1), 0),
             r"past_ids\[0, 1\]: 0 inside the history is the id of padding; give ids",
         ),
-        (put("past_lengths", 3, 0), r"past_lengths\[3\]: 0 is not a length of 1..24 .*; drop users"),
-        (put("past_lengths", 2, -5), r"past_lengths\[2\]: -5 is not a length of 1..24"),
+        (put("past_lengths", 3, 0), r"past_lengths\[3\]: 0 is not a length of 1..27 .*; drop users"),
+        (put("past_lengths", 2, -5), r"past_lengths\[2\]: -5 is not a length of 1..27"),
         (
-            put("past_lengths", 1, 25),
-            r"past_lengths\[1\]: 25 is not a length of 1..24 .*keep the latest 24",
+            put("past_lengths", 1, 28),
+            r"past_lengths\[1\]: 28 is not a length of 1..27 .*keep the latest 24",
         ),
         (
             put("ratings", (0, 0), 6),
@@ -165,7 +165,7 @@ def test_position_mask_counts_ratings_as_positions():
             put("timestamps", (0, 24), 5),
             r"timestamps\[0, 24\]: 5 comes before .*; the query comes last",
         ),
-        (put("item_ids", (0, 6), 0), r"item_ids\[0, 6\]: 0 is outside the item table 1..60"),
+        (put("item_ids", (0, 6), -1), r"item_ids\[0, 6\]: -1 is outside the item table 1..60"),
         (
             put("item_ids", (0, slice(3)), 99),
             r"item_ids\[0, 0\]: 99 is outside .* \(3 such elements\)",
@@ -252,24 +252,29 @@ def test_a_history_may_fill_its_row_where_no_bias_needs_time(name):
     assert plan["narrow"]["past_lengths"].max() == plan["narrow"]["past_ids"].shape[1]
 
 
-def test_layouts_do_not_agree_on_a_history_that_fills_its_row():
-    """Why such a row is refused where the bias needs time: its last item has no time to predict for."""
-    case = load_case("hstu_tiny")
-    arrays = {batch.name: batch.inputs for batch in case.plan()}["narrow"].arrays
-    width = arrays["past_ids"].shape[1]
+@pytest.mark.parametrize("name", ["hstu_tiny", "hstu_tiny_softmax"])
+def test_layouts_agree_on_a_history_that_fills_its_row_at_the_model_s_width_alone(name):
+    """Why a full row of fewer positions is refused where the bias needs time."""
+    case = load_case(name)
+    plan = {batch.name: batch.inputs for batch in case.plan()}
+    wide, narrow = plan["bucket edges"].arrays, plan["narrow"].arrays
+    assert wide["past_lengths"].max() == wide["past_ids"].shape[1] == case.model.padded_length
     weights, _ = case_weights(case)
     models = [build_hstu(case.model, layout).eval() for layout in ("dense", "jagged")]
     for model in models:
         model.load_state_dict(weights)
-    differences = []
-    for length in (width - 1, width):
+
+    def difference(arrays, missing=0):
+        length = arrays["past_ids"].shape[1] - missing
         full = {**arrays, "past_lengths": np.full_like(arrays["past_lengths"], length)}
         arguments = map_tree(case.entry_arguments(full), torch.tensor)
         with torch.no_grad():
             dense, jagged = (case.call(model, arguments)[0] for model in models)
-        differences.append(float((dense - jagged).abs().max()))
-    assert differences[0] < 1e-5
-    assert differences[1] > 1e-3
+        return float((dense - jagged).abs().max())
+
+    assert max(difference(wide), difference(narrow, missing=1)) < 1e-5
+    # Softmax attention has the full width in both layouts.
+    assert case.model.normalization == "softmax_rel_bias" or difference(narrow) > 1e-3
 
 
 def test_the_two_timestamps_of_an_item_are_equal():
