@@ -236,7 +236,8 @@ def _dlrmv3(draw: _Draw) -> tuple[Values, Values]:
         "num_classification_tasks": draw.size(1, 2),
         "num_regression_tasks": draw.size(0, 2),
     }
-    return model, {"batch_size": draw.size(1, 9), "table_rows": draw.size(2, 30)}
+    inputs = {"batch_size": draw.size(1, 9), "table_rows": draw.size(2, 30)}
+    return model, inputs | {"logit_scale": draw.or_nothing(draw.number(0.5, 4.0))}
 
 
 def _lecture_dlrm(draw: _Draw) -> tuple[Values, Values]:

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from configs.fields import MAX_WHOLE, Count, Strict, raise_problems
+from configs.fields import MAX_WHOLE, Count, PositiveFloat, Strict, raise_problems
 from configs.hstu import MAX_SEQUENCE_LEN
 
 
@@ -90,3 +90,6 @@ class DLRMv3Input(Strict):
     batch_size: Count = Field(description="users in the batch")
     table_rows: Count = Field(description="rows of each table that the input's embeddings are drawn from")
     seed: int = Field(default=0, ge=0, le=MAX_WHOLE, description="seed of the random input and weights")
+    logit_scale: PositiveFloat = Field(
+        default=1.0, description="factor on the random weights of the first task's logit"
+    )

@@ -14,7 +14,7 @@ from cases.configured import ConfiguredCase, unflatten_cache
 from cases.dlrmv3 import inputs as dlrmv3_inputs
 from cases.dlrmv3 import plan as dlrmv3_plan
 from cases.dlrmv3.serving import DLRMv3Serving
-from cases.dlrmv3.weight_scales import weight_scale
+from cases.dlrmv3.weight_scales import is_of_logits, scale_of_tasks, weight_scale
 from cases.stu.bucket_edges import close_to_bucket_edges
 from cases.stu.dense import CACHE_TENSORS
 from configs import DLRMv3Config
@@ -76,8 +76,9 @@ class DenseDLRMv3(ConfiguredCase):
     def valid_rows(self, arrays: Arrays) -> dict[int, np.ndarray]:
         return dlrmv3_inputs.valid_masks(arrays, self.model.contextual_seq_len)
 
-    def weight_scale(self, name: str, parameter: torch.Tensor) -> float | None:
-        return weight_scale(name, parameter)
+    def weight_scale(self, name: str, parameter: torch.Tensor) -> float | torch.Tensor | None:
+        scale = weight_scale(name, parameter)
+        return scale_of_tasks(scale, len(parameter), self.input.logit_scale) if is_of_logits(name) else scale
 
     def forbidden_widths(self) -> set[int]:
         """Sizes that no padded axis may have."""

@@ -3,7 +3,8 @@
 * The rows of the residual stream have the scale of `cases.hstu`: the last norm of each of the preprocessor's
   MLPs, and the contextual rows' matrices, divide out the factor sqrt(D) that follows.
 * Inner values of MLPs are small, so that the norms' epsilon shows.
-* Logits are a few units wide.
+* Logits are a few units wide. A case may multiply those of the first task by a `logit_scale`, with which powers
+  of them are beyond float16 or float32. The other tasks keep sigmoids that are not saturated.
 * The STU layers, positions and time features have the scales of `cases.stu`.
 """
 
@@ -45,6 +46,18 @@ def weight_scale(name: str, parameter: torch.Tensor) -> float | None:
         return out * (0.3 if is_bias else 2.0 / (_INNER * math.sqrt(parameter.shape[1])))
     of_stream = parent != "_item_embedding_mlp"
     return (_row(parameter.shape[0]) / math.sqrt(_PARTS) if of_stream else 1.0) * (0.3 if is_bias else 1.0)
+
+
+def is_of_logits(name: str) -> bool:
+    """Whether a parameter is the weight of the layer in front of the sigmoids."""
+    return name.endswith("_prediction_module.2.weight")
+
+
+def scale_of_tasks(scale: float | None, tasks: int, logit_scale: float) -> torch.Tensor:
+    """(K, 1) standard deviations of the weights of each task's logit."""
+    scales = torch.full((tasks, 1), float(scale or 0.0))
+    scales[0] *= logit_scale
+    return scales
 
 
 def _row(embedding_dim: int) -> float:

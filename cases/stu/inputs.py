@@ -43,10 +43,15 @@ def synthetic(case: CaseConfig) -> CaseInputs:
         "num_targets": targets_B,
     }
     if case.input.attn_scale:
-        # Around 1 / N, as far apart as short and long sequences would have them.
-        factor_BN = np.exp(streams[3].uniform(-1.0, 1.0, valid_BN.shape)) / model.padded_length
+        # As far apart as short and long sequences would have them.
+        factor_BN = np.exp(streams[3].uniform(-1.0, 1.0, valid_BN.shape)) * usual_factor(model, row_N.size)
         arrays[SCALE] = np.where(valid_BN, factor_BN, 0.0).astype(np.float32)
     return CaseInputs(arrays)
+
+
+def usual_factor(model: STUConfig, width: int) -> float:
+    """The usual size of a row's factor: 1 / N, by which logits of a large `attn_alpha` are divided, too."""
+    return 1.0 / (width * max(1.0, model.attn_alpha or 0.0))
 
 
 def _lengths(rng: np.random.Generator, model: STUConfig, batch: int) -> tuple[np.ndarray, np.ndarray]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cases.stu.inputs import SCALE
+from cases.stu.inputs import SCALE, usual_factor
 from configs import CaseConfig, STUConfig
 from parity.case import PlannedBatch
 from parity.inputs.arrays import CaseInputs
@@ -141,7 +141,7 @@ class _Drawing:
         }
         if self._has_scale:
             # Among them zero and negative factors.
-            factor_BN = rng.uniform(-1.0, 2.0, shape) / width
+            factor_BN = rng.uniform(-1.0, 2.0, shape) * usual_factor(model, width)
             factor_BN[:, c] = 0.0
             arrays[SCALE] = np.where(valid_BN, factor_BN, 0.0).astype(np.float32)
         return CaseInputs(arrays)
