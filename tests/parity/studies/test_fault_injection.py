@@ -58,7 +58,7 @@ NEAR = frozenset(
 UNPLANNED = frozenset({"dlrm_tiny | fp32 | weight: rows swapped | emb_l.2.weight | two"})
 """Rows that only the fuzzed set looks up."""
 OF_HALF_TYPES = "by hand: independent_half"
-"""Faults that are roundings or nothing in float32; `test_half_faults.py` judges them in half types."""
+"""Faults that are roundings or nothing in float32; `test_rare_input_faults.py` judges them in half types."""
 SEED = 5
 BOUND_FOR = comparing.bound_for
 

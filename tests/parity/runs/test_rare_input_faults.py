@@ -1,7 +1,8 @@
-"""Faults of an independent catalogue that exist in half types alone: detected, and named.
+"""Faults that only rare inputs show: detected in the cases that have these inputs, and named.
 
-Most send a whole number through float16 or bfloat16, which hold none beyond 2048 or 256 exactly. They show
-only where a case has larger ids, positions, or places in its flattened batch.
+Many exist in half types alone. Most of these send a whole number through float16 or bfloat16, which do not hold
+all numbers beyond 2048 or 256. They show only where a case has larger ids, positions, or places in its flattened
+batch.
 """
 
 import functools
@@ -17,22 +18,35 @@ from parity.studies.fault_injection.handwritten import handwritten
 from parity.studies.fault_injection.other_forms import OtherForms, try_in_every_form
 from tests.locations import ROOT
 
-EDITS = {edit.detail: edit for edit in handwritten(ROOT / "cases/faults/independent_half.yaml")}
+FULL_ROW = "a_row_without_a_successor_takes_the_first_timestamp_in_place_of_its_own"
+EDITS = {
+    edit.detail: edit
+    for catalogue in ("independent_half", "independent_second", "rare_inputs")
+    for edit in handwritten(ROOT / f"cases/faults/{catalogue}.yaml")
+}
 ASKED_BY = {
     ("hstu_tiny_positional", "bf16"): (
         "positional_index_in_weight_type",
         "ratings_index_plus_position_in_half",
         "item_ids_in_table_type",
         "flat_gather_index_in_half",
+        "place_of_an_appended_item_in_half",
+        "stream_positions_start_in_bf16",
     ),
     ("hstu_tiny_positional", "fp16"): ("item_ids_in_table_type",),
     ("hstu_tiny_rated", "bf16"): ("row_offsets_in_half",),
     ("hstu_tiny_softmax", "fp16"): ("softmax_without_max",),
-    ("stu_tiny_history", "bf16"): ("mask_distance_in_half",),
-    ("dlrmv3_tiny", "fp16"): ("actions_cast_to_table_type",),
+    ("stu_tiny_history", "bf16"): ("mask_distance_in_half", "rows_of_appended_targets_in_half"),
+    ("dlrmv3_tiny", "fp16"): ("actions_cast_to_table_type", "sigmoid_of_a_task_as_a_ratio_of_powers"),
     ("dlrm_tiny_fixed", "bf16"): ("padded_places_in_half",),
     ("stu_tiny_quantised", "bf16"): ("input_steps_in_half_runs",),
     ("dlrm_lecture_tiny", "fp16"): ("sigmoid_as_exp_ratio",),
+    ("hstu_tiny", "fp32"): (FULL_ROW,),
+    ("hstu_tiny_interleaved", "fp32"): (FULL_ROW, "padding_item_takes_the_last_category"),
+    ("hstu_tiny_softmax", "fp32"): (FULL_ROW,),
+    ("stu_tiny_context", "fp32"): ("silu_as_a_ratio_of_powers_in_float32",),
+    ("dlrmv3_tiny", "fp32"): ("sigmoid_of_a_task_as_a_ratio_of_powers",),
+    ("dlrm_tiny_weighted", "fp32"): ("weights_of_a_request_replace_the_learned_ones",),
 }
 
 pytestmark = [
