@@ -149,7 +149,8 @@ def tried(attempt: Attempt, folder: Path, bases: Mapping[str, Path]) -> Outcome:
 
 def _forget_modules(folder: Path) -> None:
     """Let the next input import a module of its own under the same name."""
-    for name, module in list(sys.modules.items()):
+    # A copy in one step: threads that an attempt leaves behind may still import.
+    for name, module in sys.modules.copy().items():
         if (getattr(module, "__file__", None) or "").startswith(f"{folder}{os.sep}"):
             del sys.modules[name]
 
