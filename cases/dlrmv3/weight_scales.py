@@ -3,8 +3,8 @@
 * The rows of the residual stream have the scale of `cases.hstu`: the last norm of each of the preprocessor's
   MLPs, and the contextual rows' matrices, divide out the factor sqrt(D) that follows.
 * Inner values of MLPs are small, so that the norms' epsilon shows.
-* Logits are a few units wide. A case may multiply those of the first task by a `logit_scale`, with which powers
-  of them are beyond float16 or float32. The other tasks keep sigmoids that are not saturated.
+* Logits are a few units wide. A case may multiply those of the first task by a `logit_scale`, with which
+  powers of them are beyond float16 or float32. The other tasks keep sigmoids that are not saturated.
 * The STU layers, positions and time features have the scales of `cases.stu`.
 """
 

@@ -32,10 +32,10 @@ TIMELESS = ("positional", "none")
 class HSTUInputs(CaseInputs):
     """Histories and candidates, all int64.
 
-    ``past_lengths`` (B,): items in each history. ``past_ids`` and ``ratings`` (B, N). A candidate may be 0, the
-    padding item: lists of several users may differ in length.
+    ``past_lengths`` (B,): items in each history. ``past_ids`` and ``ratings`` (B, N).
     ``timestamps`` (B, N) in seconds, or (B, 2N) with each one twice where ratings take positions of
     their own; a batch may have none. ``item_ids`` (1, X), candidates for everybody, or (B, X), for each user.
+    A candidate may be 0, the padding item: lists of several users may differ in length.
     """
 
     @property

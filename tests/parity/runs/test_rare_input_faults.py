@@ -1,8 +1,8 @@
 """Faults that only rare inputs show: detected in the cases that have these inputs, and named.
 
-Many exist in half types alone. Most of these send a whole number through float16 or bfloat16, which do not hold
-all numbers beyond 2048 or 256. They show only where a case has larger ids, positions, or places in its flattened
-batch.
+Many exist in half types alone. Most of these send a whole number through float16 or bfloat16, which do not
+hold all numbers beyond 2048 or 256. They show only where a case has larger ids, positions, or places in its
+flattened batch.
 """
 
 import functools
