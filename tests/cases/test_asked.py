@@ -37,6 +37,23 @@ def test_every_choice_of_every_option_is_asked(cases):
     assert report.questions["option"] > 40
 
 
+@pytest.mark.parametrize(
+    "together",
+    [
+        {"hstu.model.embedding": "categorical", "hstu.model.input_preprocessor": "rated"},
+        {"hstu.model.linear_activation": "none", "hstu.model.normalization": "rel_bias"},
+        {"stu.model.use_group_norm": "true", "stu.model.max_attn_len": "other"},
+        {"stu.model.use_group_norm": "true", "stu.model.contextual_seq_len": "other"},
+        {"dlrm.model.qr_flag": "true", "dlrm.model.max_bag_size": "set", "dlrm.input.per_sample_weights": "true"},
+        {"dlrm.model.quantised": "other", "dlrm.input.per_sample_weights": "true"},
+    ],
+    ids=lambda together: ", ".join(name.rpartition(".")[2] for name in together),
+)
+def test_some_case_asks_these_options_together(cases, together):
+    choices = [{name: option.value for name, option in case.options().items()} for case in cases]
+    assert any(together.items() <= of_case.items() for of_case in choices)
+
+
 def test_a_choice_that_no_case_takes_is_told(cases):
     without = [case for case in cases if case.options().get("hstu.model.normalization", None) is None]
     without += [case for case in cases if case.name == "hstu_tiny"]

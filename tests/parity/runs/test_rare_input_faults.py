@@ -46,6 +46,9 @@ ASKED_BY = {
     ("hstu_tiny_softmax", "fp32"): (FULL_ROW,),
     ("stu_tiny_context", "fp32"): ("silu_as_a_ratio_of_powers_in_float32",),
     ("dlrmv3_tiny", "fp32"): ("sigmoid_of_a_task_as_a_ratio_of_powers",),
+    ("hstu_tiny_positional", "fp32"): ("pointwise_attention_always_activates_the_projection",),
+    ("dlrm_tiny_qr", "fp32"): ("weights_enter_one_side_of_a_product_of_bags",),
+    ("dlrm_tiny_int8", "fp32"): ("a_table_in_8_bits_loses_the_weights_of_a_request",),
     ("dlrm_tiny_weighted", "fp32"): ("weights_of_a_request_replace_the_learned_ones",),
 }
 
