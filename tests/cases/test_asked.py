@@ -44,7 +44,12 @@ def test_every_choice_of_every_option_is_asked(cases):
         {"hstu.model.linear_activation": "none", "hstu.model.normalization": "rel_bias"},
         {"stu.model.use_group_norm": "true", "stu.model.max_attn_len": "other"},
         {"stu.model.use_group_norm": "true", "stu.model.contextual_seq_len": "other"},
-        {"dlrm.model.qr_flag": "true", "dlrm.model.max_bag_size": "set", "dlrm.input.per_sample_weights": "true"},
+        {
+            "dlrm.model.qr_operation": "mult",
+            "dlrm.model.max_bag_size": "set",
+            "dlrm.input.per_sample_weights": "true",
+            "dlrm.model.qr_flag": "true",
+        },
         {"dlrm.model.quantised": "other", "dlrm.input.per_sample_weights": "true"},
     ],
     ids=lambda together: ", ".join(name.rpartition(".")[2] for name in together),
