@@ -38,6 +38,7 @@ from parity.verdict.elements import RAISES
 from parity.verdict.evidence import Evidence, Results, shape_of
 from parity.verdict.flips import row_mask, rows_left_out
 from parity.verdict.judgement import MODEL_OUTPUT, CallJudgement, Diagnosis, TapJudgement
+from parity.verdict.padding import through_padding
 from parity.verdict.rule import Verdict, failure
 from parity.verdict.standards import Standards, nothing_left
 from parity.verdict.tolerance import tolerate
@@ -218,6 +219,8 @@ def _compared(
         tolerated=tolerated,
     )
     diagnosis = diagnose(taps, checks, leak, calls, evidence.entry, tolerated)
+    if diagnosis.kind == "amplification":
+        diagnosis = through_padding(evidence, results, taps, diagnosis)
     return Comparison(taps, checks, leak, observer, diagnosis, calls, evidence, without_partner=apart)
 
 

@@ -32,6 +32,13 @@ FAULTS = {
         "all_timestamps = all_timestamps + tp.cast(tp.unsqueeze(x_lengths, 1), tp.int64)",
         "_hstu",
     ),
+    # The last one of a row lies where the mask of the items has padding.
+    "last_timestamp_is_cleared": (
+        "tripy_port.sequence_utils",
+        "_positions(all_timestamps) <= _column(lengths)",
+        "_positions(all_timestamps) < _column(lengths)",
+        "_hstu",
+    ),
     "output_scaled": (
         HSTU,
         "return encoded, current, self.similarity_fn(current, item_ids)",
