@@ -253,9 +253,10 @@ def _judged(
     keep = request.save is not None
     judge.judge(collection.collect_all(), keep)
     failed = judge.first_failure()
-    if failed is not None and not collection.runs_modules_alone(failed):
-        # The model shows a fault in any batch; its modules alone tell the place.
-        judge.judge_again(failed, collection.collect_with_modules(failed), keep)
+    in_appends = failed is not None and judge.fails_in_appends(failed)
+    if failed is not None and (in_appends or not collection.runs_modules_alone(failed)):
+        # The model shows a fault in any batch; its modules alone, and the calls of appends, tell the place.
+        judge.judge_again(failed, collection.collect_with_modules(failed, in_appends), keep)
     further = [] if recorded else _with_more_rows(prepared, collection, judge, keep)
     judgement = judge.judgement()
     if request.save is not None:

@@ -154,6 +154,27 @@ class Capture:
         self.live.add(tensor, key, content)
         return TensorKey(key, tensor.is_complex())
 
+    def renamed(self, rename: Callable[[TapName], TapName]) -> Capture:
+        """The tensors and arguments under other names; calls are left out. Texts that are no names stay."""
+
+        def name(text: str) -> str:
+            return str(rename(TapName.parse(text))) if text else ""
+
+        return Capture(
+            tensors={name(tap): tensor for tap, tensor in self.tensors.items()},
+            call_inputs={name(key): tensor for key, tensor in self.call_inputs.items()},
+            arguments={
+                name(call): replace(
+                    received,
+                    arguments=tuple(
+                        replace(own, tensor=name(own.tensor), origin=name(own.origin))
+                        for own in received.arguments
+                    ),
+                )
+                for call, received in self.arguments.items()
+            },
+        )
+
     def add_appending(self, appending: Capture) -> None:
         """Add the calls of a run that appends an item, without repetitions of this run's calls."""
         known = {_identity(call) for call in self.calls}

@@ -7,7 +7,7 @@ compiled function, and so do arguments that are nothing else's result. The model
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -70,12 +70,15 @@ class Traced:
 
 
 @contextlib.contextmanager
-def tapped(modules: Mapping[str, tp.Module], parameters: Mapping[str, tp.Tensor]) -> Iterator[Traced]:
+def tapped(
+    modules: Mapping[str, tp.Module], parameters: Mapping[str, tp.Tensor], methods: Collection[str] = ()
+) -> Iterator[Traced]:
     """Collect every submodule's results and arguments by name while the body traces the model.
 
     Args:
         modules: The submodules by path.
         parameters: Tensors of the model by name.
+        methods: Methods that count as calls, besides `forward`.
     """
     traced = Traced(parameters)
     seen: dict[str, int] = {}
@@ -107,6 +110,10 @@ def tapped(modules: Mapping[str, tp.Module], parameters: Mapping[str, tp.Tensor]
 
     with contextlib.ExitStack() as stack:
         for path, module in modules.items():
+            for name in methods:
+                if hasattr(module, name):
+                    setattr(module, name, recording(path, getattr(module, name)))
+                    stack.callback(delattr, module, name)
             if overrides_call(module):
                 stack.enter_context(calling(module, recording(path, function_of(module))))
                 continue

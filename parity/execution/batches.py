@@ -115,16 +115,21 @@ class BatchCollection:
             self._run(number, names, modules_alone=True)
         return folder
 
-    def collect_with_modules(self, number: int) -> BatchFolder:
-        """Run a batch once more, with every module alone, and return its folder."""
-        self._collect(number, modules_alone=True)
+    def collect_with_modules(self, number: int, appends: bool = False) -> BatchFolder:
+        """Run a batch once more, with every module alone, and return its folder.
+
+        Args:
+            number: Number of the batch.
+            appends: Whether the incremental forward also runs with taps.
+        """
+        self._collect(number, modules_alone=True, appends_tapped=appends)
         return self._folder.batch(number)
 
     def _result(self, number: int) -> PrecisionFolder:
         return self._folder.batch(number).precision(self._precision.name)
 
-    def _collect(self, number: int, modules_alone: bool) -> None:
-        record = self._run(number, self._names, modules_alone)
+    def _collect(self, number: int, modules_alone: bool, appends_tapped: bool = False) -> None:
+        record = self._run(number, self._names, modules_alone, appends_tapped)
         if not self._prepared.inputs.batches[number].is_recorded:
             # Other batches of a plan tell nothing new of a runner that cannot run here. One that hangs would
             # take its whole time in each.
@@ -137,7 +142,9 @@ class BatchCollection:
         in_plan = number < len(self._prepared.inputs.batches)
         return in_plan and self._request.covers(self._precision)
 
-    def _run(self, number: int, names: Sequence[str], modules_alone: bool) -> Record:
+    def _run(
+        self, number: int, names: Sequence[str], modules_alone: bool, appends_tapped: bool = False
+    ) -> Record:
         case, inputs, result = self._prepared.case, self._prepared.inputs, self._result(number)
         shutil.rmtree(result.path, ignore_errors=True)  # an interrupted run may leave a part
         if number == 0:
@@ -154,6 +161,7 @@ class BatchCollection:
             budget=self._request.budget or DEFAULT_BUDGET,
             modules_alone=modules_alone,
             row_trials=number == 0,
+            appends_tapped=appends_tapped,
         )
         if self._request.save is not None:
             # Last, since runners import code when they need it.

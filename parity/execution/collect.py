@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
@@ -59,6 +59,7 @@ def collect(
     budget: MemoryBudget = DEFAULT_BUDGET,
     modules_alone: bool = True,
     row_trials: bool = False,
+    appends_tapped: bool = False,
 ) -> Record:
     """Run the reference, the oracle and other runners on a batch; save captures and the record.
 
@@ -77,13 +78,16 @@ def collect(
         budget: Memory that runs may take.
         modules_alone: Whether every module also runs alone, on the inputs of the reference's module.
         row_trials: Whether rows also run in other batches, and the batch a second time.
+        appends_tapped: Whether the incremental forward also runs with taps.
 
     Raises:
         CannotWrite: The captures cannot be written.
         UserError: The batch needs more memory than the user allows.
     """
     everyone = [REFERENCE, ORACLE, *(name for name in names if name not in (REFERENCE, ORACLE))]
-    collection = _Collection(batch, pool, scheduler, progress, budget, modules_alone, covers, row_trials)
+    collection = _Collection(
+        batch, pool, scheduler, progress, budget, modules_alone, covers, row_trials, appends_tapped
+    )
     with ThreadPoolExecutor(max_workers=len(everyone)) as threads:
         captured = threads.map(lambda name: collection.capture(name, timed), everyone)
         records = dict(zip(everyone, captured, strict=True))
@@ -108,9 +112,11 @@ class _Collection:
         modules_alone: bool,
         covers: bool,
         row_trials: bool,
+        appends_tapped: bool,
     ) -> None:
         self._modules_alone = modules_alone
         self._row_trials = row_trials
+        self._appends_tapped = appends_tapped
         self.folder = batch.folder.precision(batch.precision.name)
         self._batch = batch
         self._pool = pool
@@ -174,6 +180,10 @@ class _Collection:
             room = partial(self._room_for, needed.appending)
             with _step(record, "the appends"):
                 self._ask_in(room, name, Commands.run_incremental, inputs, folder.incremental)
+                if self._appends_tapped:
+                    # They tell the place of a known failure, and are no verdict on the port.
+                    with suppress(RunnerFailure):
+                        self._ask_in(room, name, Commands.run_appending, inputs, folder.appending)
         if name != ORACLE:
             room = partial(self._room_for, needed.forward)
             with _step(record, "the run"):

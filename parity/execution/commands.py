@@ -215,6 +215,12 @@ class Commands(TimingCommands):
         if outputs:
             save_capture(Capture(tensors=outputs), stem)
 
+    def run_appending(self, inputs: Path, stem: Path) -> None:
+        """Save the calls of the incremental forward; nothing if the runner has none to compare."""
+        capture = self._able(Appends).run_appending(self._inputs(inputs))
+        if capture.arguments:
+            save_capture(capture, stem)
+
     def coverage(self, inputs: Path, calls: Path, path: Path) -> None:
         """Save what the batch asks of the port, and no batch before it."""
         recorded = self._capture(calls)

@@ -236,6 +236,11 @@ class RunnerFolder:
         return self.path / "incremental"
 
     @property
+    def appending(self) -> Path:
+        """Calls of the incremental forward; missing unless its outputs fail."""
+        return self.path / "appending"
+
+    @property
     def coverage(self) -> Path:
         """The coverage of the port by the batch; missing where it is not measured."""
         return self.path / "coverage.json"

@@ -145,6 +145,13 @@ class Appends(Runner):
         Returns the outputs of the last step by tap name; nothing for a case without a cache.
         """
 
+    def run_appending(self, arrays: Arrays) -> Capture:
+        """The results and arguments of the calls that fill the cache and append the last items.
+
+        Empty for a case without a cache, and for a form, whose modules receive other arguments.
+        """
+        return Capture()
+
 
 class RangesModules(TapsModules):
     """A runner whose modules run one by one, and can be ranges of a profile."""

@@ -114,6 +114,7 @@ def judge_batch(
     if evidence is None:
         return {name: _without_verdict(runner, blocked, batch) for name, runner in judged.items()}
     evidence.replays, evidence.threads = replays_of(case, folder), threads
+    evidence.appending = _optional(folder.runner(REFERENCE).appending)
     comparisons = zip(results.values(), compare_runners(evidence, list(results.values())), strict=True)
     expected_rows = () if case.states_rows else record.runners[REFERENCE].row_trials or ()
     judgements = {}
@@ -286,6 +287,7 @@ def _results(case: Case, folder: RunnerFolder, name: str, record: RunnerRecord) 
         appends_alone=name not in FORMS,
         fused=computed_inside(case, name),
         received=Capture() if name == REFERENCE else received,
+        appending=Capture() if name == REFERENCE else _optional(folder.appending),
     )
 
 

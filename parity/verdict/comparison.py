@@ -18,6 +18,7 @@ from parity.capture.captures import ModuleCall
 from parity.capture.names import TapName
 from parity.case.pairing import RETURNS_INPUT
 from parity.inputs.masks import bits
+from parity.verdict.appends import in_appends
 from parity.verdict.arguments import judge_arguments, other_form, same_arguments
 from parity.verdict.bound import bound_for
 from parity.verdict.call_order import in_order
@@ -221,6 +222,8 @@ def _compared(
     diagnosis = diagnose(taps, checks, leak, calls, evidence.entry, tolerated)
     if diagnosis.kind == "amplification":
         diagnosis = through_padding(evidence, results, taps, diagnosis)
+    if diagnosis.kind == "check" and diagnosis.tap in checks:
+        diagnosis = in_appends(evidence, results, diagnosis)
     return Comparison(taps, checks, leak, observer, diagnosis, calls, evidence, without_partner=apart)
 
 

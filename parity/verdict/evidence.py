@@ -54,6 +54,8 @@ class Evidence:
         ties, ties_isolated: Numbers of integers and booleans that are the port's in place of the oracle's,
             because rounding explains them, by tap.
         threads: Large taps that are judged side by side.
+        appending: Calls of the reference's incremental forward, for the arguments that they receive; empty
+            unless outputs of the incremental forward fail.
     """
 
     precision: Precision
@@ -81,6 +83,7 @@ class Evidence:
     ties: Mapping[str, int] = field(default_factory=dict)
     ties_isolated: Mapping[str, int] = field(default_factory=dict)
     threads: int = 1
+    appending: Capture = field(default_factory=Capture)
 
     def __post_init__(self) -> None:
         self.kinds = {name: call for call in self.reference.calls for name in call.outputs}
@@ -305,6 +308,7 @@ class Results:
         other_axes: Likewise, of results whose axes the port has in another order.
         reordered: Calls that the port makes in another order, by the reference's name.
         numbered: The port's own names of outputs by the reference's, where a number stands for a field.
+        appending: Likewise as `received`, of the incremental forward.
     """
 
     untapped: Mapping[str, torch.Tensor]
@@ -322,6 +326,7 @@ class Results:
     other_axes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     reordered: frozenset[str] = frozenset()
     numbered: Mapping[str, str] = field(default_factory=dict)
+    appending: Capture = field(default_factory=Capture)
 
     @property
     def has_appends(self) -> bool:

@@ -146,6 +146,11 @@ class PrecisionJudge:
         )
         return next(failing, None)
 
+    def fails_in_appends(self, number: int) -> bool:
+        """Whether the first failure of a runner in a batch is an output of the incremental forward."""
+        judgements = self._batches[number].values()
+        return any(own.verdict == "FAIL" and own.diagnosis.tap in own.checks for own in judgements)
+
     def insensitive_runners(self) -> tuple[str, ...]:
         """Runners with a check that could not notice 1 % so far, and could with more rows."""
         left = self._most_further - sum(name.startswith(MORE_ROWS_NAME) for name in self._names)

@@ -254,6 +254,14 @@ class TorchRunner(TorchGraphs, RecordsCalls, Appends, RangesModules):
             outputs, _ = self._extend(self._cache_after(steps[0], steps[1:-1]), steps[-1])
         return on_host(dict(zip(self.case.incremental_outputs, outputs, strict=True)))
 
+    def run_appending(self, arrays: Arrays) -> Capture:
+        steps = self.case.incremental_arguments(arrays)
+        if steps is None:
+            return Capture()
+        with torch.inference_mode(), tapped(self.model, inputs={}) as capture:
+            self._cache_after(steps[0], steps[1:])
+        return capture.renamed(TapName.appending)
+
     def module_ranges(self) -> contextlib.AbstractContextManager[None]:
         return module_ranges(self.model)
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import os
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import mlir_tensorrt
@@ -18,7 +21,7 @@ from parity.base.precision import Precision
 from parity.base.real_numbers import in_real
 from parity.base.trees import dotted, leaves, map_tree
 from parity.capture.arguments import Received
-from parity.capture.captures import Capture, ModuleCall, tensor_leaves
+from parity.capture.captures import METHODS, Capture, ModuleCall, tensor_leaves
 from parity.capture.names import TapName
 from parity.capture.outputs import flat_outputs, output_of
 from parity.capture.tripy_hooks import Traced, is_tripy_tensor, tapped
@@ -132,6 +135,7 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
         arguments: Any,
         dynamic_sizes: DynamicSizes = _STATIC,
         taps: bool = False,
+        methods: Collection[str] = (),
     ) -> Compiled:
         """An executable that accepts the arguments: an earlier one of the key, or a new one.
 
@@ -142,25 +146,31 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
             dynamic_sizes: Dynamic axes with their least sizes. The largest are those of these arguments,
                 which are therefore the first and the largest of a plan.
             taps: Whether modules are tapped. All other traces are the port's own.
+            methods: Methods of tapped modules that count as calls, besides `forward`.
         """
         executables = self._executables.setdefault(key, [])
         for compiled in executables:
             if compiled.accepts(arguments):
                 return compiled
         compiled, compiled.received = self._traced(
-            self._compile, function, arguments, dynamic_sizes, taps=taps
+            self._compile, function, arguments, dynamic_sizes, taps=taps, methods=methods
         )
         executables.append(compiled)
         return compiled
 
     def _traced(
-        self, compile_with: Callable[..., Any], function: Callable, *arguments: Any, taps: bool = False
+        self,
+        compile_with: Callable[..., Any],
+        function: Callable,
+        *arguments: Any,
+        taps: bool = False,
+        methods: Collection[str] = (),
     ) -> tuple[Any, dict[str, Received]]:
         """The result of `compile_with` for a function that receives a `Traced`, and the calls' arguments."""
 
         def compiled() -> tuple[Any, dict[str, Received]]:
             of = (self._modules, self._parameters) if taps else ({}, {})
-            with tapped(*of) as traced:
+            with tapped(*of, methods) as traced:
                 return compile_with(functools.partial(function, traced=traced), *arguments), traced.received
 
         return leanly(compiled)
@@ -295,18 +305,60 @@ class TripyRunner(TripyModules, Appends):
         steps = self.case.incremental_arguments(arrays)
         if steps is None:
             return {}
-        sizes = self.case.dynamic_sizes(arrays)
-        before, *appended = steps
-        kept = self._run_step("prefill", self._prefill, map_tree(before, self._host), sizes)
-        cache = self.case.resumed_cache(kept, arrays)
         outputs: dict[str, torch.Tensor] = {}
-        for step in appended:
+        for _, results in self._appends(arrays, steps):
+            outputs = {name: results[name] for name in self.case.incremental_outputs}
+        return outputs
+
+    def _appends(self, arrays: Arrays, steps: Sequence[dict]) -> Iterator[tuple[dict, dict]]:
+        """The arguments and the results of each append."""
+        sizes = self.case.dynamic_sizes(arrays)
+        kept = self._run_step("prefill", self._prefill, map_tree(steps[0], self._host), sizes)
+        cache, outputs = self.case.resumed_cache(kept, arrays), set(self.case.incremental_outputs)
+        for step in steps[1:]:
             # The cache goes from one executable to the other as a server keeps it: as tensors.
             arguments = map_tree(step, self._host) | {"cache": self.case.unflatten_cache(cache)}
             results = self._run_step("extend", self._extend, arguments, sizes)
-            outputs = {name: results.pop(name) for name in self.case.incremental_outputs}
-            cache = results
-        return outputs
+            cache = {name: tensor for name, tensor in results.items() if name not in outputs}
+            yield arguments, results
+
+    def run_appending(self, arrays: Arrays) -> Capture:
+        capture, steps = Capture(), self.case.incremental_arguments(arrays)
+        if steps is None:
+            return capture
+        sizes = self.case.dynamic_sizes(arrays)
+        calls: Counter[str] = Counter()
+
+        def numbered(name: TapName) -> TapName:
+            # Calls count from the beginning of the first step.
+            return replace(name, call=name.call + calls[name.path]).appending()
+
+        filling = self._tapped_step("prefill", self._prefill, map_tree(steps[0], self._host), sizes)
+        appends = (arguments for arguments, _ in self._appends(arrays, steps))
+        extending = (self._tapped_step("extend", self._extend, arguments, sizes) for arguments in appends)
+        for step in itertools.chain([filling], extending):
+            own = step.renamed(numbered)
+            capture.tensors.update(own.tensors)
+            capture.call_inputs.update(own.call_inputs)
+            capture.arguments.update(own.arguments)
+            calls.update(TapName.parse(call).path for call in step.arguments)
+        return capture
+
+    def _tapped_step(self, key: str, function: Callable, arguments: dict, sizes: DynamicSizes) -> Capture:
+        """The results and arguments of the modules in one step."""
+
+        def with_taps(arguments: dict, traced: Traced) -> dict[str, tp.Tensor]:
+            function(arguments, traced)
+            return {**traced.arguments, **traced.taps}
+
+        compiled = self._compiled((key, "tapped"), with_taps, arguments, sizes, taps=True, methods=METHODS)
+        capture = Capture(arguments=dict(compiled.received))
+        for name, tensor in compiled.on_host(placed(arguments)).items():
+            (capture.call_inputs if TapName.parse(name).argument else capture.tensors)[name] = tensor
+        named = {leaf.tensor for call in compiled.received.values() for leaf in call.arguments}
+        own = named & set(self._parameters)
+        capture.call_inputs.update({name: to_host(self._parameters[name]) for name in own})
+        return capture
 
     def _run_step(
         self, key: str, function: Callable, arguments: dict, dynamic_sizes: DynamicSizes

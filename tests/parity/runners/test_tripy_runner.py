@@ -229,3 +229,50 @@ def test_calls_of_a_module_share_a_graph_where_their_arguments_have_the_same_siz
     assert port.model.part.traces == [((4, WIDTH), 2), ((2, WIDTH), 2), ((4, WIDTH), 3)]
     assert list(alone) == ["part", "part@1", "part@2", "part@3"]
     assert all(torch.equal(tensor, recorded.tensors[tap]) for tap, tensor in alone.items())
+
+
+@pytest.mark.parametrize("name", ["torch", "tripy"])
+def test_the_calls_of_all_steps_are_recorded_in_their_order(name):
+    x = np.arange(1.0, 9.0, dtype=np.float32).reshape(4, 2)
+    case = Appending(Holding, HoldingPort, {"x": x, "state": x})
+    runner = make_runner(name)
+    runner.load(case, PRECISIONS["fp32"], {})
+    capture = runner.run_appending({"x": x, "state": x})
+    # The prefill of this case calls no module; each of three appends calls one, by its method.
+    calls = ["append:part", "append:part@1", "append:part@2"]
+    assert list(capture.arguments) == calls
+    for step, call in enumerate(calls, start=1):
+        named = {own.name: own for own in capture.arguments[call].arguments}
+        assert capture.argument(named["x"]).tolist() == x[step].tolist()
+    case.appends = 0
+    assert not runner.run_appending({"x": x, "state": x}).arguments
+
+
+class Part(Decaying):
+    def cached_forward(self, x, state):
+        return self.forward(x, state)
+
+
+class PartPort(DecayingPort):
+    def cached_forward(self, x, state):
+        return self.forward(x, state)
+
+
+class Holding(torch.nn.Module):
+    """A model whose part is called by its method for cached states."""
+
+    def __init__(self):
+        super().__init__()
+        self.part = Part()
+
+    def forward(self, x, state):
+        return self.part.cached_forward(x, state)
+
+
+class HoldingPort(tp.Module):
+    def __init__(self):
+        super().__init__()
+        self.part = PartPort()
+
+    def forward(self, x, state):
+        return self.part.cached_forward(x, state)

@@ -1,0 +1,59 @@
+"""The place of a wrong output of the incremental forward: its first call that receives a wrong argument.
+
+Integers, booleans and constants must be equal. The oracle is no runner of the incremental forward, so that
+other numbers have no limit of their own. They are wrong beyond half of the digits of the tested precision:
+rounding is rarely the cause of so large an error, and another failure has shown that something is wrong.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import replace
+
+from parity.capture.names import TapName
+from parity.verdict.arguments import judge_arguments
+from parity.verdict.evidence import Evidence, Results
+from parity.verdict.judgement import Diagnosis
+from parity.verdict.tolerance import Tolerated
+
+
+def in_appends(evidence: Evidence, results: Results, diagnosis: Diagnosis) -> Diagnosis:
+    """The diagnosis of a wrong output of the incremental forward, with the code that makes a wrong argument.
+
+    It is the given diagnosis where no argument is known to be wrong. A module that the sides call a different
+    number of times is left out: its calls have no partners.
+    """
+    theirs, ours = evidence.appending, results.appending
+    numbers = [Counter(TapName.parse(call).path for call in side.arguments) for side in (theirs, ours)]
+
+    def has_partner(call: str) -> bool:
+        path = TapName.parse(call).path
+        return numbers[0][path] == numbers[1][path]
+
+    half_of_digits = Tolerated({"": math.sqrt(evidence.precision.unit_roundoff)}, {"": -1})
+    paired = {call: own for call, own in theirs.arguments.items() if has_partner(call)}
+    calls = judge_arguments(
+        replace(evidence, reference=replace(theirs, arguments=paired), oracle={}, oracle_received=theirs),
+        replace(results, received=ours),
+        len(theirs.tensors),
+        with_floats=True,
+        excluded=lambda tensor: None,
+        tolerated=half_of_digits,
+    )
+    for call in calls:
+        wrong = call.wrong
+        if wrong is not None and wrong.kind == "value":
+            text = (
+                f"{call.call} {replace(call, equal=()).text()}; every module passes on its own; the code of "
+                f"{call.parent or 'prefill or extend'} makes the argument; so {diagnosis.text}"
+            )
+            return replace(
+                diagnosis,
+                kind="between",
+                text=text,
+                explanation=wrong.explanation,
+                code=call.parent,
+                argument=str(replace(TapName.parse(call.call), argument=wrong.name)),
+            )
+    return diagnosis
