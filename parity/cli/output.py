@@ -6,6 +6,7 @@ import datetime
 import os
 import shlex
 import sys
+import tempfile
 from pathlib import Path
 
 from rich.console import Console
@@ -34,10 +35,12 @@ def new_folder() -> Path:
 def require_reports() -> None:
     """Raise `UserError` if `new_folder` cannot be made. A call without this check tells it after its work."""
     place = REPORTS if os.path.lexists(REPORTS) else Path()
-    problem = "is no folder" if not place.is_dir() else "cannot be written"
-    if not (place.is_dir() and os.access(place, os.W_OK | os.X_OK)):
+    try:
+        tempfile.NamedTemporaryFile(dir=place).close()
+    except OSError as error:
+        problem = f"cannot be written ({error.strerror})"
         fix = "run in another folder, or give --save where the verb has it"
-        raise UserError(str(REPORTS), str(place.absolute()), problem, fix)
+        raise UserError(str(REPORTS), str(place.absolute()), problem, fix) from error
 
 
 def typed() -> str:

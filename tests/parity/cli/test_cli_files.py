@@ -1,5 +1,6 @@
 """Files and folders given to the command line: one that cannot be used ends in one message, and 2."""
 
+import errno
 import os
 import pickle
 import re
@@ -277,13 +278,17 @@ def test_shrink_refuses_a_folder_that_exists_before_it_searches(refused, tmp_pat
 def test_a_place_without_reports_is_refused_before_the_work(refused, tmp_path, monkeypatch, arguments):
     (tmp_path / "parity_reports").write_text("")
     assert refused(*arguments) == (
-        f"parity_reports: {tmp_path / 'parity_reports'} is no folder; "
+        f"parity_reports: {tmp_path / 'parity_reports'} cannot be written (Not a directory); "
         "run in another folder, or give --save where the verb has it"
     )
     (tmp_path / "parity_reports").unlink()
-    # Permissions do not stop the administrator, who may run the tests.
-    monkeypatch.setattr("os.access", lambda path, mode: False)
-    assert f"parity_reports: {tmp_path} cannot be written; run in another folder" in refused(*arguments)
+
+    def read_only(dir):
+        # Permissions do not stop the administrator, who may run the tests.
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr("parity.cli.output.tempfile.NamedTemporaryFile", read_only)
+    assert f"parity_reports: {tmp_path} cannot be written (Read-only file system); run" in refused(*arguments)
     # With --save no report goes there.
     told = refused("run", *TINY, "--save", "saved", "--data", "none")
     assert told.startswith("data: none cannot be read")
