@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -128,11 +129,15 @@ def _require_same_code(before: Mapping[str, str], states: Sequence[Mapping[str, 
     """Raise `UserError` if code of the runners is not that of the run's start, or is another one now.
 
     Args:
-        before: Digests at the start. This process may have imported more than runners, such as a program.
+        before: Digests at the start. This process may have imported more than runners, such as a program, and
+            earlier a module of the same name whose file is gone.
         states: Digests of each process of a runner, of the moment of its imports.
     """
     ran = one_state(states)
-    require_unchanged(one_state([ran, {name: before[name] for name in before.keys() & ran.keys()}]))
+    one_state([ran, {name: before[name] for name in before.keys() & ran.keys()}])
+    require_unchanged(
+        {name: digest for name, digest in ran.items() if name in before or name not in sys.modules}
+    )
 
 
 def _prepared(request: Request) -> list[PreparedCase]:

@@ -82,8 +82,9 @@ def imported_code() -> dict[str, str]:
 
 
 def imported_now() -> dict[str, str]:
-    """As `imported_code`, with the digests of this moment."""
-    return {name: _digest(places) for name, places in _imported().items()}
+    """As `imported_code`, with the digests of this moment; without code whose files are gone."""
+    imported = _imported().items()
+    return {name: _digest(places) for name, places in imported if all(map(os.path.exists, places))}
 
 
 def _imported() -> dict[str, tuple[str, ...]]:
