@@ -82,7 +82,8 @@ def without_spare_calls(
 ) -> tuple[TapJudgement, ...]:
     """Calls that one side alone makes are gaps, except where one may cause the first other failure.
 
-    A right port may look a row up once and use it twice. Too few runs of a shared layer change a result.
+    A right port may look a row up once and use it twice. Too few runs of a shared layer change a result: that
+    of the module that makes the calls, unless the entry makes them.
     """
     callers = {
         "reference": {TapName.parse(tap).module_call for tap in evidence.reference.tensors},
@@ -97,11 +98,18 @@ def without_spare_calls(
         if is_spare and not name.is_output_of(evidence.entry) and evidence.absence(tap.path, tap.kind):
             spare[tap.tap] = sides[0]
     failed = [place for place, tap in enumerate(taps) if not tap.passed and tap.tap not in spare]
+    made = {"reference": evidence.reference.arguments, "port": results.received.arguments}
+
+    def is_without_effect(tap: str, side: str) -> bool:
+        received = made[side].get(str(TapName.parse(tap).module_call))
+        callers = [other for other in taps if received and received.parent and other.path == received.parent]
+        return bool(callers) and all(caller.accumulated and caller.passed for caller in callers)
 
     def judged(place: int, tap: TapJudgement) -> TapJudgement:
         side = spare.get(tap.tap)
         # The place of a call that the reference never makes is unknown.
-        if side is None or (failed and (side == "port" or place < failed[0])):
+        may_be_the_cause = bool(failed) and (side == "port" or place < failed[0])
+        if side is None or (may_be_the_cause and not is_without_effect(tap.tap, side)):
             return tap
         return TapJudgement(tap.tap, tap.path, tap.kind, None, None, f"the {side} alone makes this call")
 

@@ -60,7 +60,7 @@ def diagnose(
             wrong = next(((call, call.wrong) for call in calls or () if call.wrong), None)
             if wrong is not None and tap.kind not in ("unknown", MODEL_OUTPUT):
                 return _between(taps, *wrong, entry, shows=True)
-            return Diagnosis("module", tap.tap, f"{tap.tap}: {verdict.reason}")
+            return Diagnosis("module", tap.tap, f"{tap.tap}: {verdict.reason}{_first_wrong(taps)}")
     failed = [tap for tap in taps if tap.accumulated is not None and not tap.accumulated.passed]
     for call in calls or ():
         if call.wrong and (failed or call.is_wrong_by_itself):
@@ -219,6 +219,15 @@ def _failed_inside(
         f"{carried}{doubt if is_large else ''}{unknown}",
         factor,
     )
+
+
+def _first_wrong(taps: Sequence[TapJudgement]) -> str:
+    """The first result with wrong numbers, in words; empty without one."""
+    for tap in taps:
+        verdict = tap.accumulated
+        if verdict is not None and not verdict.passed and np.isfinite(verdict.port.l2):
+            return f"; {tap.tap} is the first result with other numbers"
+    return ""
 
 
 def _not_compared(calls: Iterable[CallJudgement]) -> str:

@@ -82,7 +82,8 @@ def test_a_wrong_argument_before_a_missing_tap_is_named_with_its_code():
 def test_a_missing_tap_comes_before_a_wrong_one():
     taps = [GOOD, tap("block", accumulated=FAIL), tap("mask", isolated=None, accumulated=MISSING)]
     actual = diagnose(taps, {"incremental.out": FAIL}, "block")
-    assert actual == Diagnosis("module", "mask", "mask: missing: no such module")
+    text = "mask: missing: no such module; block is the first result with other numbers"
+    assert actual == Diagnosis("module", "mask", text)
 
 
 def test_an_error_that_grows_inside_the_model():

@@ -1,5 +1,7 @@
 """A call that one side alone makes is a gap, except where it may cause the first other failure."""
 
+from dataclasses import replace
+
 import pytest
 
 from parity.capture.arguments import Received
@@ -84,6 +86,26 @@ def test_a_call_of_the_reference_may_cause_a_later_failure_and_no_earlier_one(fa
     side[failing] = side[failing] + 1.0
     assert judged(of_reference(), results).status == status
     assert judged(of_reference(), results, failing).status == "FAIL"
+
+
+@pytest.mark.parametrize(("caller", "status"), [("block.inner", "GAP"), ("", "FAIL"), ("other", "FAIL")])
+def test_a_call_of_a_module_whose_result_is_right_causes_no_failure(caller, status):
+    evidence, results = of_reference(), once()
+    received = Received(parent=caller, finished=0, longest_sum_before=0, arguments=())
+    evidence.reference.arguments[AGAIN] = received
+    results.untapped[OUTPUT] = results.untapped[OUTPUT] + 1.0
+    assert judged(evidence, results).status == status
+    results.tapped["block.inner"] = results.tapped["block.inner"] + 1.0
+    evidence.reference.arguments[AGAIN] = replace(received, parent="block.inner")
+    assert judged(evidence, results).status == "GAP"  # The failure is before the call.
+
+
+def test_the_result_behind_a_call_of_one_side_is_named_beside_it():
+    results = once()
+    results.untapped[OUTPUT] = results.untapped[OUTPUT] + 1.0
+    text = compare(of_reference(), results).diagnosis.text
+    assert text.startswith(f"{AGAIN}: missing: ")
+    assert text.endswith(f"; {OUTPUT} is the first result with other numbers")
 
 
 def test_the_case_must_allow_that_one_side_lacks_a_call():
