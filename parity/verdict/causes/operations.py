@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+import torch
+
 
 @dataclass(frozen=True)
 class Operation:
@@ -40,10 +42,16 @@ class Operation:
             for place, argument in enumerate(self.func._schema.arguments)
         }
 
+    @property
+    def written(self) -> list[str]:
+        """Names of the arguments that the operation writes to."""
+        return [own.name for own in self.func._schema.arguments if own.alias_info and own.alias_info.is_write]
+
     def run(self, changed: Mapping[str, Any] = MappingProxyType({})) -> Any:
-        """The result with some arguments, by name, in place of its own."""
+        """The result with some arguments, by name, in place of its own. No argument is written to."""
         arguments = self.func._schema.arguments
         values = {**self.named(), **changed}
+        values |= {name: values[name].clone() for name in self.written}
         positional = [values[argument.name] for argument in arguments if not argument.kwarg_only]
         keywords = {argument.name: values[argument.name] for argument in arguments if argument.kwarg_only}
         return self.func(*positional, **keywords)
@@ -67,6 +75,21 @@ class Change:
     together: str = ""
     origin: Hashable = None
     function: Any = None
+
+
+def in_place(operation: Operation, result: Any) -> Any:
+    """The result of a changed operation, in the tensor that an operation in place returns.
+
+    Raises:
+        RuntimeError: It has another shape.
+    """
+    written = operation.written
+    if len(written) != 1 or not isinstance(result, torch.Tensor):
+        return result
+    target = operation.named()[written[0]]
+    if target.shape != result.shape:
+        raise RuntimeError(f"a result of shape {tuple(result.shape)} does not fit in place")
+    return target if result is target else target.copy_(result)
 
 
 def changed(text: str, arguments: Mapping[str, Any]) -> Change:

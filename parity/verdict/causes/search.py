@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from parity.base.interruption import raisable
 from parity.verdict.causes.changes import changes_of
-from parity.verdict.causes.operations import Change, Operation
+from parity.verdict.causes.operations import Change, Operation, in_place
 from parity.verdict.distances import Oracle
 from parity.verdict.patterns import FailedTensor
 
@@ -214,7 +214,7 @@ class _Operations(TorchDispatchMode):
             change = self._made[place]
             if (change.function, change.origin) != (func, _origin()):
                 raise RuntimeError("an earlier change moves the numbers of the operations")
-            return change.result(operation)
+            return in_place(operation, change.result(operation))
         result = func(*args, **kwargs)
         if self._made is None:
             self.elements += result.numel() if isinstance(result, torch.Tensor) else 0

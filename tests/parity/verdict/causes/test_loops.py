@@ -91,3 +91,25 @@ def test_two_lines_are_two_places():
 def test_a_tensor_left_out_of_a_product(reference, port, text):
     arguments = {"x": ARGUMENTS["x"][0], "g": ARGUMENTS["x"][1, :, :1]}
     assert told(reference, port, arguments) == f"fits the reference without {text}"
+
+
+def gated(x, scale, gate=lambda kept, scale: kept.mul_(scale)):
+    """A state that is written in place: the result of the operation itself is not used."""
+    kept = x[0] - x[1]
+    gate(kept, scale)
+    return kept.add_(x[2])
+
+
+@pytest.mark.parametrize(
+    ("gate", "text"),
+    [
+        (lambda kept, scale: kept.div_(scale), "with div in place of mul"),
+        (lambda kept, scale: kept.add_(scale), "with add in place of mul"),
+        (lambda kept, scale: kept, f"without the factor of {D}"),
+        (lambda kept, scale: kept.sigmoid_(), ""),
+    ],
+)
+def test_an_operation_in_place_is_changed_in_place(gate, text):
+    arguments = {name: ARGUMENTS[name] for name in ("x", "scale")}
+    actual = told(gated, lambda **own: gated(**own, gate=gate), arguments)
+    assert actual == (f"fits the reference {text}" if text else "")
