@@ -1,7 +1,7 @@
 """For all tests, those of `portable/` included: selection, names, call stacks, rare collection of garbage."""
 
 from tests.call_stacks import pytest_collection_finish, pytest_collectstart
-from tests.garbage import pytest_collection, pytest_runtestloop
+from tests.garbage import pytest_collection, pytest_runtestloop, pytest_unconfigure
 from tests.identifiers import pytest_make_parametrize_id
 from tests.selection import pytest_collection_modifyitems
 
@@ -12,4 +12,5 @@ __all__ = [
     "pytest_collectstart",
     "pytest_make_parametrize_id",
     "pytest_runtestloop",
+    "pytest_unconfigure",
 ]

@@ -25,3 +25,8 @@ def pytest_runtestloop() -> None:
     gc.freeze()
     gc.enable()
     gc.set_threshold(NEW_OBJECTS, *gc.get_threshold()[1:])
+
+
+def pytest_unconfigure() -> None:
+    """Let Python free all at its end: Triton's extension reports what is left as leaks."""
+    gc.unfreeze()

@@ -139,6 +139,7 @@ class SpectralPort(tp.Module):
         return tp.cast(self.rotation(z, tp.cast(self.filter, tp.float32)), self.dtype)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("initial", ["sensitive", "own"])
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
 def test_a_complex_parameter_is_a_real_one_with_an_axis_of_two(initial, precision):
@@ -160,6 +161,7 @@ class Mode(enum.Enum):
     SPARSE = 2
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("theirs", "ours"),
     [
@@ -252,6 +254,7 @@ CONTAINERS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("theirs", CONTAINERS)
 @pytest.mark.parametrize("ours", CONTAINERS)
 def test_outputs_have_the_names_of_fields_and_pair_with_those_of_a_tuple(theirs, ours):

@@ -247,6 +247,7 @@ def test_a_checkpoint_in_safetensors_is_run_and_the_other_precision_finishes(una
     assert {runner.verdict for runner in case.precisions[0].runners} == {"PASS"}
 
 
+@pytest.mark.full
 def test_runners_that_die_are_rows_and_the_others_finish(tmp_path, monkeypatch):
     """In fp32 the jagged runner aborts; in fp16 the system kills the reference."""
     deaths = {("torch_jagged", "fp32", "run"): "SIGABRT", ("torch", "fp16", "record"): "SIGKILL"}

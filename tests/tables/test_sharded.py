@@ -186,6 +186,7 @@ def test_an_unknown_engine_is_refused(folders):
         ShardedTables(folders["rows on 3"], engine="pears")
 
 
+@pytest.mark.full
 def test_a_rank_that_gives_no_answer_is_named(folders):
     with pytest.raises(RankFailure, match=r"gave no answer .* within 4 s \(late ranks: 1\)") as caught:
         run(folders["tables on 2"], "tests.tables.programs:hangs", (1,), seconds=4.0)

@@ -23,6 +23,7 @@ from tests.kernels.hstu_forward.forward_cases import (
 )
 from tests.kernels.marks import DEVICE, needs_triton
 from tests.kernels.mutation import mutated
+from tests.selection import first_in_test
 
 # Lengths of four sequences after each call: no, one, several new positions; one sequence begins late.
 STEPS = ((0, 0, 0, 0), (20, 1, 0, 16), (20, 1, 33, 17), (30, 1, 50, 17), (30, 1, 51, 17))
@@ -85,7 +86,7 @@ def test_steps_have_the_bits_of_one_call(name):
 
 @needs_triton
 @pytest.mark.parametrize("dot", [pytest.param("ieee", marks=pytest.mark.full), "fp16x3"])
-@pytest.mark.parametrize("changes", [{}, sized(64, 8, 8, 8), sized(70, 3, 20, 20)], ids=str)
+@pytest.mark.parametrize("changes", first_in_test([{}, sized(64, 8, 8, 8), sized(70, 3, 20, 20)]), ids=str)
 def test_steps_are_the_model(changes, dot):
     config, model = small_model(**changes)
     settings = settings_of(config, model)
@@ -123,7 +124,7 @@ FAULTS = {
 
 
 @needs_triton
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", first_in_test(FAULTS))
 def test_a_fault_of_the_cache_is_caught(fault, tmp_path, monkeypatch):
     from kernels.hstu_forward import (
         triton_kernel_block,

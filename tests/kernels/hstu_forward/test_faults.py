@@ -20,6 +20,7 @@ from tests.kernels.hstu_forward.forward_cases import (
 )
 from tests.kernels.marks import needs_triton
 from tests.kernels.mutation import mutated
+from tests.selection import first_in_test
 
 FAULTS = {
     "divisor": lambda s: replace(s, divisor=s.divisor - 1),
@@ -30,7 +31,7 @@ FAULTS = {
 
 
 @needs_triton
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", first_in_test(FAULTS))
 def test_a_wrong_setting_is_caught(fault):
     config, model = small_model()
     settings = FAULTS[fault](settings_of(config, model))
@@ -117,7 +118,7 @@ PACKED_FAULTS = {
 
 
 @needs_triton
-@pytest.mark.parametrize("fault", PACKED_FAULTS)
+@pytest.mark.parametrize("fault", first_in_test(PACKED_FAULTS))
 def test_a_fault_of_heads_in_one_tile_is_caught(fault, tmp_path, monkeypatch):
     from kernels.hstu_forward import triton_kernel_block, triton_launch
 
@@ -191,6 +192,7 @@ def test_a_fault_of_a_wide_block_is_caught(fault, tmp_path, monkeypatch):
     assert not faulty_wide_verdict((old, new), (2, 50), name, tmp_path, monkeypatch).passed
 
 
+@pytest.mark.full
 @needs_triton
 def test_a_fault_of_a_norm_in_several_parts_is_caught(tmp_path, monkeypatch):
     """Three heads of 25 in 32: no power of two holds a row's factor."""

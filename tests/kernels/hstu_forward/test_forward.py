@@ -25,6 +25,7 @@ from tests.kernels.hstu_forward.forward_cases import (
     verdict,
 )
 from tests.kernels.marks import DEVICE, GPU, needs_gpu, needs_triton
+from tests.selection import first_in_test
 
 
 @needs_triton
@@ -120,7 +121,7 @@ def test_other_shapes_are_the_model_too(changes, dot_precision):
 
 
 @needs_triton
-@pytest.mark.parametrize("name", WIDE)
+@pytest.mark.parametrize("name", first_in_test(WIDE))
 def test_every_cut_of_a_wide_block_is_the_model(name):
     config, model = small_model(**sized(100, 2, 50, 50))
     settings = settings_of(config, model)

@@ -19,6 +19,7 @@ from reference.stu import STULayer, STUStack
 from tests.kernels.marks import DEVICE, GPU, needs_triton
 from tests.kernels.mutation import mutated
 from tests.kernels.stu_layer.layer_cases import CASES, Case, Inputs, inputs_of, judged
+from tests.selection import first_in_test
 
 BACKENDS = ["eager", pytest.param("triton", marks=needs_triton)]
 # Lengths of the five sequences of `LENGTHS` after each call: no, one, many new rows; one begins late.
@@ -168,6 +169,7 @@ def masks_of_one_new_row() -> Iterator[tuple[ProductionMask, list[int]]]:
         yield ProductionMask(0.3, 1.0, scale, of_mask, window), lengths
 
 
+@pytest.mark.sampled
 @needs_triton
 @pytest.mark.parametrize("number", range(4))
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
@@ -185,7 +187,7 @@ def test_programs_share_the_columns_of_one_new_row(precision, number, monkeypatc
 
 
 @needs_triton
-@pytest.mark.parametrize("name", MASKS)
+@pytest.mark.parametrize("name", first_in_test(MASKS))
 def test_steps_whose_columns_programs_share_are_right(name, monkeypatch):
     from kernels.hstu_attention import schedules
 

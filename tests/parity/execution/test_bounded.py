@@ -230,6 +230,7 @@ def test_a_full_disk_ends_the_run_with_one_clear_error(tmp_path):
     assert not (tmp_path / "run" / "report.json").exists()
 
 
+@pytest.mark.full
 def test_what_takes_long_is_not_timed(tmp_path, monkeypatch):
     monkeypatch.setattr(parity.execution.collect, "LONGEST_TIMED", 0.0)
     with quick_runs():
@@ -245,6 +246,7 @@ def test_what_takes_long_is_not_timed(tmp_path, monkeypatch):
         assert runner.timing_reason.startswith("one run of the reference takes 0 s, and nothing is timed")
 
 
+@pytest.mark.full
 def test_what_fills_a_gpu_is_not_timed(tmp_path, monkeypatch):
     monkeypatch.setattr(parity.execution.collect, "LARGEST_TIMED", 0)
     monkeypatch.setattr(parity.execution.collect._Collection, "_has_gpu", lambda _: True)

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from tests.locations import ROOT
+from tests.selection import first_in_test
 
 SOURCE = (ROOT / "parity/cli/new_case.py").read_text()
 PORT = "return Port(dtype)"
@@ -35,7 +36,7 @@ def ended(tmp_path):
     return run
 
 
-@pytest.mark.parametrize("options", [(), ("--save", "saved")])
+@pytest.mark.parametrize("options", first_in_test([(), ("--save", "saved")]))
 def test_an_edited_case_ends_the_run_without_a_result(ended, tmp_path, options):
     own = ended(SOURCE.replace(FORWARD, EDIT + FORWARD, 1), "", *options)
     assert own.returncode == 2, own
@@ -44,6 +45,7 @@ def test_an_edited_case_ends_the_run_without_a_result(ended, tmp_path, options):
     assert not (tmp_path / "saved/manifest.json").exists()
 
 
+@pytest.mark.full
 def test_a_module_that_the_port_imports_when_it_is_built_counts(ended):
     case = SOURCE.replace(PORT, OF_LATE, 1)
     edited = ended(case, SOURCE.replace(FORWARD, EDIT + FORWARD, 1))

@@ -89,6 +89,7 @@ def test_polygraphy_run_goes_on_from_here(saved, case):
     assert "Pass Rate: 100.00%" in said
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("case", CASES)
 def test_polygraphy_sees_an_output_that_was_changed(saved, case, tmp_path):
     shutil.copytree(saved(case) / case, tmp_path / case)

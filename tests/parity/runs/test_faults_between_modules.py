@@ -48,6 +48,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.full
 @on_bench("dlrmv3_tiny")
 def test_a_mask_by_a_product_leaks_what_is_not_a_number():
     """Zero times NaN is NaN: padded rows are set to zero, whatever they held."""

@@ -129,6 +129,7 @@ def _dull(bench, monkeypatch, roundoff):
         monkeypatch.setattr(batch.evidence, "precision", dull)
 
 
+@pytest.mark.full
 @OF_BENCH
 def test_a_dull_suite_misses_faults(bench, monkeypatch):
     fault = named(bench, "weight: scaled", "bot_l.0.weight", "middle")

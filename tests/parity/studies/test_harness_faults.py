@@ -86,6 +86,7 @@ def test_whole_runs_show_a_fault_at_a_line_that_this_process_does_not_run(monkey
     assert finding.localised is (outcome is Outcome.DETECTED)
 
 
+@pytest.mark.full
 @OF_BENCH
 def test_a_suite_that_fails_without_a_fault_judges_none(monkeypatch):
     same = _edit("parity.capture.tripy_hooks", INSTANCE, "return (isinstance(value, tp.Tensor))")

@@ -88,6 +88,7 @@ def test_another_order_of_a_sum_is_within_rounding(compared):
     assert ended.out.splitlines()[-1].startswith("report: parity_reports/")
 
 
+@pytest.mark.full
 def test_the_differences_of_environment_and_code_are_listed(compared):
     ended, report, markdown = compared("before", "order")
     facts = {fact.name: (fact.old, fact.new) for fact in report.differing}
@@ -101,7 +102,10 @@ def test_the_differences_of_environment_and_code_are_listed(compared):
     assert report.new.changed_code == (moving_runs.NAME,)
 
 
-@pytest.mark.parametrize(("old", "new", "nearer"), [("before", "fault", "old"), ("fault", "before", "new")])
+@pytest.mark.parametrize(
+    ("old", "new", "nearer"),
+    [("before", "fault", "old"), pytest.param("fault", "before", "new", marks=pytest.mark.full)],
+)
 def test_a_fault_is_named_at_its_module_with_its_direction(compared, old, new, nearer):
     ended, report, markdown = compared(old, new)
     assert ended.code == 1

@@ -74,6 +74,7 @@ def test_modules_of_one_graph_run_behind_it_by_themselves(loaded, tmp_path):
     assert all(end <= begin for _, begin, _ in modules)
 
 
+@pytest.mark.full
 def test_a_run_writes_one_trace_for_each_runner(tmp_path):
     folder = tmp_path / "traces"
     options = ["--case", "hstu_tiny", "--precision", "fp32", "--runners", "torch_jagged"]

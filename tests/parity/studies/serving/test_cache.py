@@ -217,6 +217,7 @@ class TestFaults:
             assert f"which has other {field}" in verdict.line()
             assert not verdict.passed
 
+    @pytest.mark.full
     def test_a_key_that_leaves_out_the_whole_history(self, returning, tmp_path, monkeypatch):
         monkeypatch.setattr(Requests, "key", lambda self, number: b"%d" % self.width[number])
         accuracy, _, verdict = returning.run(tmp_path)
@@ -258,6 +259,7 @@ class TestFaults:
         accuracy, *_ = returning.run(tmp_path)
         assert not accuracy.passed
 
+    @pytest.mark.full
     @pytest.mark.parametrize("order", [[2, 1, 0, 3], [0, 3, 2, 1]], ids=["keys", "values"])
     def test_two_layers_are_swapped(self, returning, tmp_path, monkeypatch, order):
         tensors = cache_module.batched
@@ -270,6 +272,7 @@ class TestFaults:
         accuracy, *_ = returning.run(tmp_path)
         assert not accuracy.passed
 
+    @pytest.mark.full
     def test_values_in_place_of_keys(self, returning, tmp_path, monkeypatch):
         tensors = cache_module.batched
 
@@ -280,6 +283,7 @@ class TestFaults:
         monkeypatch.setattr(port_module, "batched", swapped)
         assert not returning.run(tmp_path)[0].passed
 
+    @pytest.mark.full
     def test_a_row_too_few(self, returning, tmp_path, monkeypatch):
         kind = type(returning.port.case)
         shared_rows = kind.shared_rows

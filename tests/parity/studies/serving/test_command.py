@@ -122,6 +122,7 @@ class TestTheVerb:
         assert all(cache["tests"][name]["hits"] > COUNT for name in ("performance run", "TEST08"))
         assert all(shape["resumed_seconds"] > 0 for shape in content["shapes"])
 
+    @pytest.mark.full
     def test_a_wrong_key_ends_with_1(self, command, tmp_path, monkeypatch):
         monkeypatch.setattr(Requests, "key", lambda self, number: b"%d" % self.width[number])
         ended = command(*ARGUMENTS, "--kv-cache", "0.01", "--save", tmp_path / "out")
@@ -155,6 +156,7 @@ class TestTheVerb:
         TABLE_FAULTS[fault](tables, other)
         assert fault in refused(*ARGUMENTS, "--tables", tables)
 
+    @pytest.mark.full
     def test_tables_are_written_once_and_stay(self, command, setup, tmp_path):
         tables = tmp_path / "tables"
         for run in ("first", "second"):
