@@ -42,7 +42,9 @@ def test_installation_elsewhere_is_allowed(tmp_path):
     guard.refuse_to_shadow_installation([tmp_path, tmp_path / "missing"])
 
 
-@pytest.mark.parametrize("name", NATIVE)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.full if at else ()) for at, n in enumerate(NATIVE)]
+)
 def test_import_beside_native_packages_is_refused(name, tmp_path):
     """In a process of its own, with a native distribution's metadata on the path."""
     metadata = tmp_path / f"{name.replace('-', '_')}-10.15.0.dist-info"

@@ -142,6 +142,7 @@ def assert_told(err, words):
     assert words == "" or "leaves.py:" in err
 
 
+@pytest.mark.full
 @pytest.mark.sampled
 @pytest.mark.parametrize(("call", "words"), LEAVES.values(), ids=LEAVES)
 @pytest.mark.parametrize(("place", "code"), PLACES.values(), ids=PLACES)

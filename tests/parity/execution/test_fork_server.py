@@ -102,6 +102,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.full
 def test_a_users_file_hides_no_library_from_the_server(tmp_path):
     for name in ("torch", "numpy", "socket"):
         (tmp_path / f"{name}.py").write_text("import os; os._exit(3)")
@@ -146,8 +147,15 @@ process.stop()
 
 @pytest.mark.parametrize(
     ("own", "servers"),
-    [({}, ["GOMP_SPINCOUNT=0"]), ({"OMP_WAIT_POLICY": "active"}, ["OMP_WAIT_POLICY=active"])],
-    ids=["by default", "as the user says"],
+    [
+        pytest.param({}, ["GOMP_SPINCOUNT=0"], id="by default"),
+        pytest.param(
+            {"OMP_WAIT_POLICY": "active"},
+            ["OMP_WAIT_POLICY=active"],
+            id="as the user says",
+            marks=pytest.mark.full,
+        ),
+    ],
 )
 def test_threads_of_the_servers_processes_sleep_where_they_wait(tmp_path, own, servers):
     variables = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}

@@ -96,13 +96,8 @@ def _records(folder):
     return sorted(folder.glob("*/batch_*/*/files.json"))
 
 
-@pytest.mark.parametrize(
-    "done",
-    [
-        pytest.param(0, marks=pytest.mark.full, id="before any batch is done"),
-        pytest.param(1, id="after one of two"),
-    ],
-)
+@pytest.mark.full
+@pytest.mark.parametrize("done", [0, 1], ids=["before any batch is done", "after one of two"])
 def test_a_killed_run_goes_on(whole, resume, tmp_path, done):
     folder = tmp_path / "run"
     _killed(folder, done)

@@ -324,7 +324,14 @@ def in_this_process(fault):
 @pytest.mark.parametrize(
     ("name", "fault"),
     [
-        pytest.param(*value, id=name, marks=pytest.mark.xdist_group(f"fused-{value[1].case}"))
+        pytest.param(
+            *value,
+            id=name,
+            marks=[
+                pytest.mark.xdist_group(f"fused-{value[1].case}"),
+                *([] if name == OF_EACH_RUNNER[value[0]][0] else [pytest.mark.full]),
+            ],
+        )
         for name, value in EVERY_PLAIN.items()
     ],
 )

@@ -144,6 +144,7 @@ def test_the_best_runs_again_with_the_same_error(bench, result):
     assert again.error == result.best.error
 
 
+@pytest.mark.full
 def test_the_verb_writes_a_policy_that_a_run_takes(command, tmp_path):
     ended = command("precision", "--quantise", "--case", "dlrm_tiny", "--budget", "0.01", "--save", tmp_path)
     assert ended.code == 0
