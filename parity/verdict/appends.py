@@ -7,12 +7,13 @@ rounding is rarely the cause of so large an error, and another failure has shown
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from dataclasses import replace
 
 from parity.capture.names import TapName
 from parity.verdict.arguments import judge_arguments
+from parity.verdict.bound import half_of_digits
+from parity.verdict.diagnosis import argument_of
 from parity.verdict.evidence import Evidence, Results
 from parity.verdict.judgement import Diagnosis
 from parity.verdict.tolerance import Tolerated
@@ -31,7 +32,7 @@ def in_appends(evidence: Evidence, results: Results, diagnosis: Diagnosis) -> Di
         path = TapName.parse(call).path
         return numbers[0][path] == numbers[1][path]
 
-    half_of_digits = Tolerated({"": math.sqrt(evidence.precision.unit_roundoff)}, {"": -1})
+    rounding = Tolerated({"": half_of_digits(evidence.precision.unit_roundoff)}, {"": -1})
     paired = {call: own for call, own in theirs.arguments.items() if has_partner(call)}
     calls = judge_arguments(
         replace(evidence, reference=replace(theirs, arguments=paired), oracle={}, oracle_received=theirs),
@@ -39,7 +40,7 @@ def in_appends(evidence: Evidence, results: Results, diagnosis: Diagnosis) -> Di
         len(theirs.tensors),
         with_floats=True,
         excluded=lambda tensor: None,
-        tolerated=half_of_digits,
+        tolerated=rounding,
     )
     for call in calls:
         wrong = call.wrong
@@ -54,6 +55,6 @@ def in_appends(evidence: Evidence, results: Results, diagnosis: Diagnosis) -> Di
                 text=text,
                 explanation=wrong.explanation,
                 code=call.parent,
-                argument=str(replace(TapName.parse(call.call), argument=wrong.name)),
+                argument=argument_of(call, wrong),
             )
     return diagnosis

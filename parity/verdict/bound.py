@@ -12,6 +12,14 @@ ROUNDINGS_PER_OPERATION = 4
 """Largest number of roundings that either program spends on one mathematical operation."""
 
 
+def half_of_digits(unit_roundoff: float) -> float:
+    """The relative error that loses half of the digits: rounding is rarely the cause of a larger one.
+
+    It selects words and places of a failure, and no verdict.
+    """
+    return math.sqrt(unit_roundoff)
+
+
 @dataclass(frozen=True, slots=True)
 class Bound:
     """The bound `err_port^2 <= (k * err)^2 + floor^2` of an error.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from parity.capture.names import TapName
+from parity.verdict.bound import half_of_digits
 from parity.verdict.elements import EQUAL_VALUES, NO_VERDICT, RAISES
 from parity.verdict.judgement import (
     MODEL_OUTPUT,
@@ -137,7 +137,7 @@ def _failed_alone(
     for call in calls:
         if call.parent == tap.path and call.wrong:
             text = f"{text}; inside, {call.call} {call.text()}"
-            return Diagnosis("module", tap.tap, text, code=tap.path, argument=_argument(call, call.wrong))
+            return Diagnosis("module", tap.tap, text, code=tap.path, argument=argument_of(call, call.wrong))
     return Diagnosis("module", tap.tap, text + (_first_inside(taps, tap) or _nearest_inside(taps, tap)))
 
 
@@ -171,11 +171,12 @@ def _between(
         f"{unknown}",
         explanation=wrong.explanation,
         code=call.parent,
-        argument=_argument(call, wrong),
+        argument=argument_of(call, wrong),
     )
 
 
-def _argument(call: CallJudgement, argument: ArgumentDifference) -> str:
+def argument_of(call: CallJudgement, argument: ArgumentDifference) -> str:
+    """The tap name of an argument of a call."""
     return str(replace(TapName.parse(call.call), argument=argument.name))
 
 
@@ -209,8 +210,7 @@ def _failed_inside(
     source = tolerated.behind(tap.tap).source
     carried = f"; the error that the case tolerates at {source} may be its cause" if source else ""
     growth = f"{factor:.3g} times its own error" if factor else "its own error is zero"
-    # Half of the digits are lost.
-    is_large = verdict.port.l2 > math.sqrt(verdict.bound.unit_roundoff)
+    is_large = verdict.port.l2 > half_of_digits(verdict.bound.unit_roundoff)
     doubt = "; rounding is rarely the cause of so large an error: look at what the module receives"
     return Diagnosis(
         "amplification",

@@ -7,7 +7,6 @@ out, though the model reads them.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -17,6 +16,8 @@ import torch
 from parity.capture.arguments import Received
 from parity.capture.names import TapName
 from parity.verdict.arguments import judge_arguments
+from parity.verdict.bound import half_of_digits
+from parity.verdict.diagnosis import argument_of
 from parity.verdict.evidence import Evidence, Results
 from parity.verdict.judgement import Diagnosis, TapJudgement
 from parity.verdict.tolerance import Tolerated
@@ -31,7 +32,7 @@ def through_padding(
     failing module and of the modules around it are asked, the outermost first.
     """
     verdict = next(tap.accumulated for tap in taps if tap.tap == diagnosis.tap)
-    if verdict is None or verdict.port.l2 <= math.sqrt(verdict.bound.unit_roundoff):
+    if verdict is None or verdict.port.l2 <= half_of_digits(verdict.bound.unit_roundoff):
         return diagnosis
     failing = TapName.parse(diagnosis.tap).module_call
     around = {
@@ -66,7 +67,7 @@ def through_padding(
                 text,
                 explanation=wrong.explanation,
                 code=call.parent,
-                argument=str(replace(TapName.parse(call.call), argument=wrong.name)),
+                argument=argument_of(call, wrong),
             )
     return diagnosis
 
