@@ -14,17 +14,16 @@ from parity.base.process import one_thread
 from parity.case import Case, load_case
 from parity.execution import fork_server
 from parity.execution.batches import BatchCollection
-from parity.execution.bounds import Needs, divided, needs_of_cases, needs_of_prepared, require_least
+from parity.execution.bounds import PreparedRun, prepare_within
 from parity.execution.case_files import described, write_prepared
 from parity.execution.collect import Progress
 from parity.execution.folder import STARTED, RunFolder, going_on, in_use, opened
 from parity.execution.manifest import read_manifest, write_manifest
-from parity.execution.record import ORACLE, REFERENCE
 from parity.execution.request import Request
 from parity.execution.resuming import check_started, read_started, write_started
 from parity.execution.scheduler import Worker, side_by_side
-from parity.inputs.arrays import NamedInputs, batches_in, more_rows
-from parity.inputs.prepared import PreparedCase, prepare
+from parity.inputs.arrays import NamedInputs, more_rows
+from parity.inputs.prepared import PreparedCase
 from parity.report.assemble import assemble
 from parity.report.files import read_report, write_again
 from parity.report.polygraphy import write_polygraphy
@@ -55,13 +54,13 @@ def run(
         fork_server.start()
     code = _code(request)
     # Bad input is refused before the first runner starts.
-    prepared = _prepared(request)
+    prepared = prepare_within(request)
     with opened(request.save) as folder:
         if request.save is None:
-            return _finish(prepared, request, folder, progress, streams, code)
+            return _finish(prepared, folder, progress, streams, code)
         with going_on(folder):
             write_started(request, folder)
-            return _finish(prepared, request, folder, progress, streams, code)
+            return _finish(prepared, folder, progress, streams, code)
 
 
 def resume(folder: Path, progress: Progress, streams: JudgesStreams, memory: float | None = None) -> Report:
@@ -84,7 +83,7 @@ def resume(folder: Path, progress: Progress, streams: JudgesStreams, memory: flo
             request = replace(request, memory=memory)
         fork_server.start()
         code = _code(request)
-        return _finish(_prepared(request), request, root, progress, streams, code)
+        return _finish(prepare_within(request), root, progress, streams, code)
 
 
 @one_thread()
@@ -140,18 +139,8 @@ def _require_same_code(before: Mapping[str, str], states: Sequence[Mapping[str, 
     )
 
 
-def _prepared(request: Request) -> list[PreparedCase]:
-    """The inputs and weights of a run that fits into its memory. Raises `UserError`."""
-    # What is known by arithmetic is refused before anything is drawn.
-    require_least(request.memory, needs_of_cases((case, _runners(case, request)) for case in request.cases))
-    prepared = prepare(request.cases, request.data, request.checkpoint)
-    require_least(request.memory, _needs(prepared, request))
-    return prepared
-
-
 def _finish(
-    prepared: list[PreparedCase],
-    request: Request,
+    run: PreparedRun,
     folder: RunFolder,
     progress: Progress,
     streams: JudgesStreams,
@@ -162,10 +151,8 @@ def _finish(
     Runners import a case's modules by themselves, and coverage reads their files after the run. So their code
     must be that of the digests in ``code``, and stay it.
     """
+    request, prepared = run.request, run.cases
     write_prepared(prepared, folder, request.data, request.checkpoint)
-    sharing, budget = divided(request.memory, _needs(prepared, request))
-    request = replace(request, budget=request.budget or budget)
-
     precisions = [PRECISIONS[name] for name in request.precisions]
     states: list[Mapping[str, str]] = []
 
@@ -189,7 +176,7 @@ def _finish(
     pairs = ((entry, precision) for precision in coarsest_first for entry in longest_first)
     units = [*((entry, None) for entry in prepared), *pairs]
     live = [case for case in request.cases if case.is_live]
-    results = side_by_side(work, units, folder, request.timeout, bool(live), sharing)
+    results = side_by_side(work, units, folder, request.timeout, bool(live), run.sharing)
     if code is not None:
         _require_same_code(code, states)
     names = ((entry.case.name, precision) for entry, precision in units)
@@ -214,15 +201,6 @@ def _finish(
     return report
 
 
-def _runners(case: Case, request: Request) -> int:
-    """Number of runners of a case, with reference and oracle."""
-    return len({REFERENCE, ORACLE, *request.runners_of(case)})
-
-
-def _needs(prepared: Sequence[PreparedCase], request: Request) -> Needs:
-    return needs_of_prepared((entry, _runners(entry.case, request)) for entry in prepared)
-
-
 def _length(prepared: PreparedCase, request: Request) -> tuple[int, int]:
     """A key that orders cases by their expected time: the numbers of runners and of weights."""
     return len(request.runners_of(prepared.case)), len(prepared.weights)
@@ -243,26 +221,24 @@ def _judged(
     """
     folder = root.case(prepared.case.name)
     collection = BatchCollection(prepared, precision, request, folder, worker, progress)
-    batches = batches_in(prepared.inputs.batches, precision.name, request.precisions)
-    recorded = batches[0].is_recorded
-    names = [batch.name for batch in batches]
+    recorded = collection.batches[0].is_recorded
     judge = PrecisionJudge(
         prepared.case,
         precision,
         folder,
-        names,
+        [batch.name for batch in collection.batches],
         recorded,
         prepared.labels_digests,
         judge_of(worker, prepared.case, is_bounded=request.memory is not None),
+        keep=request.save is not None,
     )
-    keep = request.save is not None
-    judge.judge(collection.collect_all(), keep)
+    judge.judge(collection.collect_all())
     failed = judge.first_failure()
     in_appends = failed is not None and judge.fails_in_appends(failed)
     if failed is not None and (in_appends or not collection.runs_modules_alone(failed)):
         # The model shows a fault in any batch; its modules alone, and the calls of appends, tell the place.
-        judge.judge_again(failed, collection.collect_with_modules(failed, in_appends), keep)
-    further = [] if recorded else _with_more_rows(prepared, collection, judge, keep)
+        judge.judge_again(failed, collection.collect_with_modules(failed, in_appends))
+    further = [] if recorded else _with_more_rows(prepared, collection, judge)
     judgement = judge.judgement()
     if request.save is not None:
         write_polygraphy(prepared.case, precision, folder, worker)
@@ -271,7 +247,7 @@ def _judged(
 
 
 def _with_more_rows(
-    prepared: PreparedCase, collection: BatchCollection, judge: PrecisionJudge, keep: bool
+    prepared: PreparedCase, collection: BatchCollection, judge: PrecisionJudge
 ) -> list[NamedInputs]:
     """Draw, run and judge batches with more rows until every check can notice 1 %, within a bound."""
     drawn: list[NamedInputs] = []
@@ -282,6 +258,6 @@ def _with_more_rows(
         if batch is None:
             break
         place = len(prepared.inputs.batches) + len(drawn)
-        judge.add_more_rows(batch.name, collection.collect_more_rows(place, batch, insensitive), keep)
+        judge.add_more_rows(batch.name, collection.collect_more_rows(place, batch, insensitive))
         drawn.append(batch)
     return drawn

@@ -29,6 +29,9 @@ class BatchCollection:
 
     Modules run alone in every batch of recorded data, and in the first batch of a plan.
 
+    Attributes:
+        batches: The batches that run in the precision, in order, without those with more rows.
+
     Args:
         prepared: The case, its inputs saved.
         precision: The tested precision.
@@ -50,6 +53,7 @@ class BatchCollection:
         self._prepared, self._precision, self._request = prepared, precision, request
         self._folder, self._worker, self._progress = folder, worker, progress
         self._names = request.runners_of(prepared.case)
+        self.batches = batches_in(prepared.inputs.batches, precision.name, request.precisions)
 
     def runs_modules_alone(self, number: int) -> bool:
         """Whether modules run alone in a batch whatever its verdict is."""
@@ -64,11 +68,12 @@ class BatchCollection:
         Raises:
             CannotWrite: The captures cannot be written.
         """
-        batches = self._prepared.inputs.batches
-        numbers = range(len(batches_in(batches, self._precision.name, self._request.precisions)))
+        numbers = range(len(self.batches))
         first = self._done(0)
         # Which runners run on a batch of a plan depends on the batch before.
-        overlap = batches[0].is_recorded and not (self._prepared.case.is_live or self._result(0).is_large)
+        overlap = self.batches[0].is_recorded and not (
+            self._prepared.case.is_live or self._result(0).is_large
+        )
         if overlap:
             yield from self._overlapping(first, numbers[1:])
         else:

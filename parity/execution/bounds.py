@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from parity.base.errors import UserError
 from parity.base.memory import of_machine
 from parity.capture.slices import MemoryBudget
 from parity.case import Case
+from parity.execution.record import ORACLE, REFERENCE
+from parity.execution.request import Request
 from parity.execution.scheduler import Sharing, sharings
-from parity.inputs.prepared import PreparedCase
+from parity.inputs.prepared import PreparedCase, prepare
 
 GIGABYTE = 10**9
 OPTION = "--memory"
@@ -56,6 +58,37 @@ class Needs:
     def least(self) -> int:
         """Least bytes of a run."""
         return self.fixed(1) + LEAST_PART
+
+
+@dataclass(frozen=True)
+class PreparedRun:
+    """A run with the inputs and weights of its cases, and the division of the machine.
+
+    Attributes:
+        request: The run, with its budget.
+        cases: The prepared cases, in the order of the request.
+        sharing: Workers and their cores.
+    """
+
+    request: Request
+    cases: list[PreparedCase]
+    sharing: Sharing
+
+
+def prepare_within(request: Request) -> PreparedRun:
+    """Draw or read the inputs and weights of a run that fits into its memory.
+
+    Raises:
+        UserError: The memory is too little, or see `parity.inputs.prepared.prepare`.
+    """
+    runners = [len({REFERENCE, ORACLE, *request.runners_of(case)}) for case in request.cases]
+    # What is known by arithmetic is refused before anything is drawn.
+    require_least(request.memory, needs_of_cases(zip(request.cases, runners, strict=True)))
+    cases = prepare(request.cases, request.data, request.checkpoint)
+    needs = needs_of_prepared(zip(cases, runners, strict=True))
+    require_least(request.memory, needs)
+    sharing, budget = divided(request.memory, needs)
+    return PreparedRun(replace(request, budget=request.budget or budget), cases, sharing)
 
 
 def needs_of_cases(cases: Iterable[tuple[Case, int]]) -> Needs:

@@ -125,22 +125,17 @@ def described(
 def _batches(
     plan: Sequence[NamedInputs], precisions: Sequence[str], further: Mapping[str, Sequence[NamedInputs]]
 ) -> tuple[BatchDescription, ...]:
-    batches = {batch.name: batch for batch in plan}
-    ran_by: dict[str, list[str]] = {name: [] for name in batches}
-    for precision in precisions:
-        for batch in batches_in(plan, precision, precisions):
-            ran_by[batch.name].append(precision)
+    ran = {name: [*batches_in(plan, name, precisions), *further[name]] for name in precisions}
     # A precision that draws n batches draws the first n of all.
-    for precision in sorted(further, key=lambda name: -len(further[name])):
-        for batch in further[precision]:
-            batches[batch.name] = batch
-            ran_by.setdefault(batch.name, []).append(precision)
+    most_drawn = max(further.values(), key=len)
+    batches = {batch.name: batch for batch in (*plan, *most_drawn)}
+    ran_by = {name: {batch.name for batch in of_precision} for name, of_precision in ran.items()}
     return tuple(
         BatchDescription(
             name=batch.name,
             purpose=batch.purpose,
             digest=batch.inputs.digest,
-            precisions=tuple(name for name in precisions if name in ran_by[batch.name]),
+            precisions=tuple(name for name in precisions if batch.name in ran_by[name]),
         )
         for batch in batches.values()
     )

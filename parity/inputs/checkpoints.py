@@ -33,21 +33,67 @@ def layout(weights: Mapping[str, torch.Tensor]) -> dict[str, tuple[tuple[int, ..
 def load_checkpoint(
     path: Path, expected: Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 ) -> dict[str, torch.Tensor]:
-    """Read a checkpoint: exactly the tensors of `expected`, see `layout`.
+    """Read a checkpoint with exactly the tensors of `expected`. Raises `UserError`."""
+    return fitted(path, read_checkpoint(path), expected)
+
+
+def read_checkpoint(path: Path) -> dict[str, torch.Tensor]:
+    """All tensors of a checkpoint by name.
 
     The file is safetensors, or a state dict of `torch.save`, or the dict of the public trainer
     (meta-recsys/generative-recommenders, `research/trainer/train.py`). That dict has the state dict under
     `model_state_dict`. DistributedDataParallel puts `module.` before every name. The content decides the
     format, since the public trainer's files have no suffix. No code in it is executed.
 
+    Raises:
+        UserError: The file cannot be read, is cut short, or holds pickled objects.
+    """
+    fix = "give a .safetensors file, or a state dict that torch.save wrote"
+    try:
+        size_of(path)
+        with path.open("rb") as stream:
+            start = stream.read(9)
+    except OSError as error:
+        raise UserError("weights", str(path), f"cannot be read ({error.strerror})", fix) from error
+    if start[8:9] == b"{":
+        return read_safetensors(path)
+    if not start.startswith((b"PK", b"\x80")):
+        problem = "starts like neither of the two kinds of checkpoint" if start else "is empty"
+        raise UserError("weights", str(path), problem, fix)
+    if start.startswith(b"PK"):
+        _check_sums(path, fix)
+    try:
+        _check_names(path, start.startswith(b"PK"))
+        with warnings.catch_warnings():
+            # The error below says more than a warning of PyTorch.
+            warnings.simplefilter("ignore")
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a broken or hostile file may raise any error
+        reason = str(error).strip().split("\n")[0]
+        problem = f"is cut short, or holds objects other than tensors ({type(error).__name__}: {reason})"
+        raise UserError("weights", str(path), problem, fix) from error
+    return _state_dict(path, content, fix)
+
+
+def fitted(
+    path: Path,
+    weights: Mapping[str, torch.Tensor],
+    expected: Mapping[str, tuple[tuple[int, ...], torch.dtype]],
+) -> dict[str, torch.Tensor]:
+    """The tensors of a checkpoint in a model's types.
+
     A tensor has the expected type, or a floating-point type that fits into it without loss: float16 and
     bfloat16 become float32. A float64 checkpoint is refused, since rounding changes it.
 
+    Args:
+        path: The checkpoint.
+        weights: Its tensors.
+        expected: Shapes and types of the model's tensors, see `layout`.
+
     Raises:
-        UserError: The file cannot be read, is cut short, or holds pickled objects. Or tensors are missing,
-            unknown, not finite, or have another shape or type; the message has the names of both sides.
+        UserError: Tensors are missing, unknown, not finite, or have another shape or type.
+            The message has the names of both sides.
     """
-    weights = _read_checkpoint(path)
     missing, extra = sorted(expected.keys() - weights.keys()), sorted(weights.keys() - expected.keys())
     sides = [(missing, "only in the model"), (extra, "only in the file")]
     _refuse(path, [f"{side}: {some(names)}" for names, side in sides if names], "has not the model's tensors")
@@ -75,39 +121,6 @@ def load_checkpoint(
             not_finite.append(f"{name} has {len(bad)}, the first {tensor[tuple(index)].item()} at {index}")
     _refuse(path, not_finite, "has NaN or Inf", "use a checkpoint from before training diverged")
     return weights
-
-
-def names_in(path: Path) -> set[str]:
-    """Names of the tensors in a checkpoint. Raises `UserError` for a file that cannot be read."""
-    return set(_read_checkpoint(path))
-
-
-def _read_checkpoint(path: Path) -> dict[str, torch.Tensor]:
-    fix = "give a .safetensors file, or a state dict that torch.save wrote"
-    try:
-        size_of(path)
-        with path.open("rb") as stream:
-            start = stream.read(9)
-    except OSError as error:
-        raise UserError("weights", str(path), f"cannot be read ({error.strerror})", fix) from error
-    if start[8:9] == b"{":
-        return read_safetensors(path)
-    if not start.startswith((b"PK", b"\x80")):
-        problem = "starts like neither of the two kinds of checkpoint" if start else "is empty"
-        raise UserError("weights", str(path), problem, fix)
-    if start.startswith(b"PK"):
-        _check_sums(path, fix)
-    try:
-        _check_names(path, start.startswith(b"PK"))
-        with warnings.catch_warnings():
-            # The error below says more than a warning of PyTorch.
-            warnings.simplefilter("ignore")
-            content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a broken or hostile file may raise any error
-        reason = str(error).strip().split("\n")[0]
-        problem = f"is cut short, or holds objects other than tensors ({type(error).__name__}: {reason})"
-        raise UserError("weights", str(path), problem, fix) from error
-    return _state_dict(path, content, fix)
 
 
 def _check_sums(path: Path, fix: str) -> None:

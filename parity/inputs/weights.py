@@ -27,7 +27,7 @@ from parity.case.contract import scale_of
 from parity.case.pairing import require_fitting
 from parity.case.plain_models import require_plain
 from parity.case.users_code import of_case
-from parity.inputs.checkpoints import layout, load_checkpoint, names_in, read_safetensors, some
+from parity.inputs.checkpoints import fitted, layout, read_checkpoint, read_safetensors, some
 from parity.inputs.weight_scales import role_scale
 
 SCHEMA = "parity.weights/1"
@@ -60,25 +60,23 @@ def case_weights(
     if type(case).call is Case.call:
         for origin, of_batch in (arguments or {}).items():
             require_fitting(model, case.entry, of_batch, origin)
+    trained = None if checkpoint is None else read_checkpoint(checkpoint)
     scales = set(filter(case.is_scale, model.state_dict()))
-    if not scales or (checkpoint is not None and scales & names_in(checkpoint)):
-        return _stated_weights(case, model, checkpoint)
-    plain = case.quantised({})
-    weights, source = _stated_weights(plain, plain.build_reference(), checkpoint)
+    needs_scales = scales and not (trained is not None and scales & trained.keys())
+    plain = case.quantised({}) if needs_scales else case
+    if needs_scales:
+        model = plain.build_reference()
+    if checkpoint is not None and trained is not None:
+        weights, source = fitted(checkpoint, trained, layout(model.state_dict())), str(checkpoint)
+    elif case.initial == "own":
+        weights, source = own_weights(model), "the model's own"
+    else:
+        scale = functools.partial(scale_of, plain)
+        weights, source = initial_weights(model, plain.seed, scale), f"initial, seed {plain.seed}"
+    if not needs_scales:
+        return weights, source
     calibrated = "" if checkpoint is None else ", with scales of a calibration"
     return case.calibrated(weights), f"{source}{calibrated}"
-
-
-def _stated_weights(
-    case: Case, model: torch.nn.Module, checkpoint: Path | None
-) -> tuple[dict[str, torch.Tensor], str]:
-    """The weights of a case's model as they are stated, scales included, and their source in words."""
-    if checkpoint is None and case.initial == "own":
-        return own_weights(model), "the model's own"
-    if checkpoint is None:
-        scale = functools.partial(scale_of, case)
-        return initial_weights(model, case.seed, scale), f"initial, seed {case.seed}"
-    return load_checkpoint(checkpoint, layout(model.state_dict())), str(checkpoint)
 
 
 def initial_weights(

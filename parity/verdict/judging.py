@@ -49,7 +49,7 @@ class PrecisionJudgement:
 
 
 class PrecisionJudge:
-    """Judges a case in one precision from its captures, which may be removed after their batch is added.
+    """Judges a case in one precision from its captures.
 
     Args:
         case: The case.
@@ -59,6 +59,7 @@ class PrecisionJudge:
         recorded: Whether they are recorded data.
         labels_digests: Digest of each batch's labels; empty without labels, and then there are no metrics.
         judge_batch: Judges one batch.
+        keep: Whether captures stay when their batch is judged.
     """
 
     def __init__(
@@ -70,8 +71,10 @@ class PrecisionJudge:
         recorded: bool,
         labels_digests: Sequence[str],
         judge_batch: JudgesBatch = judge_batch,
+        keep: bool = True,
     ) -> None:
         self._judge_batch = judge_batch
+        self._keep = keep
         self._case = case
         self._precision = precision
         self._weights = folder.weights
@@ -85,12 +88,11 @@ class PrecisionJudge:
         self._coverage = Coverage()
         self._most_further = 0
 
-    def judge(self, batches: Iterable[BatchFolder], keep: bool = True) -> None:
+    def judge(self, batches: Iterable[BatchFolder]) -> None:
         """Judge batches as they come, each one while the next one is made, unless its captures are many.
 
         Args:
             batches: Folders of batches that are done.
-            keep: Whether captures stay when their batch is judged.
 
         Raises:
             UserError: See `add`.
@@ -100,16 +102,19 @@ class PrecisionJudge:
             for batch in batches:
                 if judged is not None:
                     judged.result()
-                is_large = not keep and batch.precision(self._precision.name).is_large
-                judged = thread.submit(self._take, batch, keep)
+                is_large = not self._keep and batch.precision(self._precision.name).is_large
+                judged = thread.submit(self._take, batch)
                 if is_large:
                     judged.result()
             if judged is not None:
                 judged.result()
 
-    def _take(self, batch: BatchFolder, keep: bool) -> None:
+    def _take(self, batch: BatchFolder) -> None:
         self.add(batch)
-        if not keep:
+        self._done_with(batch)
+
+    def _done_with(self, batch: BatchFolder) -> None:
+        if not self._keep:
             shutil.rmtree(batch.precision(self._precision.name).path)
 
     def add(self, batch: BatchFolder) -> None:
@@ -160,21 +165,20 @@ class PrecisionJudge:
             if runner.verdict == "INSENSITIVE" and not is_lost_for_good(runner, max(0, left))
         )
 
-    def add_more_rows(self, name: str, batch: BatchFolder, keep: bool = True) -> None:
+    def add_more_rows(self, name: str, batch: BatchFolder) -> None:
         """Judge a further batch, which only some runners ran.
 
         Raises:
             UserError: See `add`.
         """
         self._names.append(name)
-        self._take(batch, keep)
+        self._take(batch)
 
-    def judge_again(self, number: int, batch: BatchFolder, keep: bool = True) -> None:
+    def judge_again(self, number: int, batch: BatchFolder) -> None:
         """Judge a batch without labels once more, from captures of all modules alone."""
         folder = batch.precision(self._precision.name)
         self._batches[number] = self._judge_batch(self._case, folder, self._names[number], ())
-        if not keep:
-            shutil.rmtree(folder.path)
+        self._done_with(batch)
 
     def _evaluate(self) -> Evaluation:
         if self._evaluation is None:

@@ -23,7 +23,7 @@ class Judge:
     def insensitive_runners(self):
         return () if len(self.names) >= self.enough else ("tripy",)
 
-    def add_more_rows(self, name, folder, keep):
+    def add_more_rows(self, name, folder):
         self.names.append(name)
 
 
@@ -45,7 +45,7 @@ def test_rows_are_drawn_until_they_are_enough(enough, drawn):
     drawn = min(drawn, len(times))
     prepared = SimpleNamespace(case=case, inputs=make_inputs(case))
     judge, collection = Judge(enough), Collection()
-    further = parity.pipeline._with_more_rows(prepared, collection, judge, keep=True)
+    further = parity.pipeline._with_more_rows(prepared, collection, judge)
     plan, few = len(prepared.inputs.batches), case.batch_size
     assert [batch.name for batch in further] == judge.names == [f"more rows {n + 1}" for n in range(drawn)]
     rows = [case.batch_size_of(batch.inputs) for batch in further]

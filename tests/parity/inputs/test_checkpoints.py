@@ -13,7 +13,7 @@ import configs
 from cases.hstu.weight_scales import weight_scale
 from cases.shipped import load_case
 from parity.base.errors import UserError
-from parity.inputs import weights
+from parity.inputs import checkpoints, weights
 from reference.build import build_hstu
 
 
@@ -103,7 +103,7 @@ def test_a_changed_value_in_an_export_is_found(tiny, tmp_path):
 def test_checkpoints_of_torch_are_read_whatever_their_suffix(tiny, tmp_path, wrap, legacy):
     path = tmp_path / "HSTU-b3_ep100"
     torch.save(wrap(tiny), path, _use_new_zipfile_serialization=not legacy)
-    assert weights.digest(weights.load_checkpoint(path, weights.layout(tiny))) == weights.digest(tiny)
+    assert weights.digest(checkpoints.load_checkpoint(path, checkpoints.layout(tiny))) == weights.digest(tiny)
 
 
 def test_a_case_has_the_weights_of_its_checkpoint_and_names_the_file(tiny, tmp_path):
@@ -118,7 +118,7 @@ def test_a_case_has_the_weights_of_its_checkpoint_and_names_the_file(tiny, tmp_p
 
 def test_checkpoints_of_safetensors_are_read(tiny, tmp_path):
     weights.export(tiny, tmp_path)
-    read = weights.load_checkpoint(tmp_path / "weights.safetensors", weights.layout(tiny))
+    read = checkpoints.load_checkpoint(tmp_path / "weights.safetensors", checkpoints.layout(tiny))
     assert weights.digest(read) == weights.digest(tiny)
     assert list(read) == list(tiny)
 
@@ -126,7 +126,7 @@ def test_checkpoints_of_safetensors_are_read(tiny, tmp_path):
 def test_a_half_precision_checkpoint_is_widened(tiny, tmp_path):
     path = tmp_path / "half.pt"
     torch.save(weights.rounded(tiny, torch.bfloat16), path)
-    read = weights.load_checkpoint(path, weights.layout(tiny))
+    read = checkpoints.load_checkpoint(path, checkpoints.layout(tiny))
     expected = weights.rounded(weights.rounded(tiny, torch.bfloat16), torch.float32)
     assert weights.digest(read) == weights.digest(expected)
 
@@ -169,12 +169,12 @@ def _nan(state):
     ],
 )
 def test_a_checkpoint_that_does_not_fit_is_refused(tiny, tmp_path, change, message):
-    expected = weights.layout(tiny)
+    expected = checkpoints.layout(tiny)
     change(tiny)
     path = tmp_path / "checkpoint.pt"
     torch.save(tiny, path)
     with pytest.raises(UserError, match=message) as caught:
-        weights.load_checkpoint(path, expected)
+        checkpoints.load_checkpoint(path, expected)
     assert caught.value.field == "weights"
     assert str(path) in str(caught.value)
 
@@ -198,7 +198,7 @@ def test_a_pickled_object_is_refused_and_not_run(tiny, tmp_path, save):
     with pytest.raises(
         UserError, match="is cut short, or holds objects other than tensors .*; give a .safetens"
     ):
-        weights.load_checkpoint(path, weights.layout(tiny))
+        checkpoints.load_checkpoint(path, checkpoints.layout(tiny))
     assert not harm.exists()
 
 
@@ -218,7 +218,7 @@ def test_a_pickled_object_with_a_long_name_is_refused_at_once(tiny, tmp_path, pa
     # PyTorch takes the square of the name's length in time.
     monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("PyTorch sees the name"))
     with pytest.raises(UserError, match="the name of an object has 300009 characters"):
-        weights.load_checkpoint(path, weights.layout(tiny))
+        checkpoints.load_checkpoint(path, checkpoints.layout(tiny))
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.001, 0.5, 0.99])
@@ -227,26 +227,26 @@ def test_a_truncated_checkpoint_is_refused(tiny, tmp_path, fraction):
     torch.save(tiny, path)
     os.truncate(path, int(path.stat().st_size * fraction))
     with pytest.raises(UserError, match="is empty|is cut short or damaged"):
-        weights.load_checkpoint(path, weights.layout(tiny))
+        checkpoints.load_checkpoint(path, checkpoints.layout(tiny))
 
 
 def test_files_that_are_no_checkpoint(tiny, tmp_path):
-    expected = weights.layout(tiny)
+    expected = checkpoints.layout(tiny)
     with pytest.raises(
         UserError, match="cannot be read .No such file or directory.; give a .safetensors file"
     ):
-        weights.load_checkpoint(tmp_path / "absent.pt", expected)
+        checkpoints.load_checkpoint(tmp_path / "absent.pt", expected)
     with pytest.raises(UserError, match="cannot be read .Is a directory."):
-        weights.load_checkpoint(tmp_path, expected)
+        checkpoints.load_checkpoint(tmp_path, expected)
     path = tmp_path / "notes.pt"
     path.write_text("no weights here")
     with pytest.raises(UserError, match="starts like neither of the two kinds of checkpoint"):
-        weights.load_checkpoint(path, expected)
+        checkpoints.load_checkpoint(path, expected)
     torch.save(torch.zeros(3), path)
     with pytest.raises(UserError, match="holds a Tensor, not a state dict"):
-        weights.load_checkpoint(path, expected)
+        checkpoints.load_checkpoint(path, expected)
     weights.export(tiny, tmp_path / "export")
     content = (tmp_path / "export" / "weights.safetensors").read_bytes()
     path.write_bytes(content[:-100])
     with pytest.raises(UserError, match="is cut short or not safetensors"):
-        weights.load_checkpoint(path, expected)
+        checkpoints.load_checkpoint(path, expected)

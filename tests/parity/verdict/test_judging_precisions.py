@@ -41,9 +41,11 @@ def folder(tmp_path):
     return saved_batch(tmp_path)
 
 
-def _judge(folder, labels=(), recorded=False, judge=judge_batch):
+def _judge(folder, labels=(), recorded=False, judge=judge_batch, keep=True):
     case_folder = CaseFolder(folder.batch.path.parent)
-    return PrecisionJudge(Scores(), PRECISIONS["fp32"], case_folder, ["typical"], recorded, labels, judge)
+    return PrecisionJudge(
+        Scores(), PRECISIONS["fp32"], case_folder, ["typical"], recorded, labels, judge, keep
+    )
 
 
 def test_batches_are_judged_as_they_come(folder):
@@ -66,15 +68,20 @@ def test_batches_are_judged_as_they_come(folder):
     assert judge.first_failure() == 0
     assert judge.judgement().runners["onnx"].diagnosis.batch == "typical"
     assert folder.path.exists()
-    judge.judge_again(0, folder.batch, keep=False)
-    assert not folder.path.exists()
     assert verdicts(judge.judgement().runners)["onnx"] == "FAIL"
 
 
-def test_captures_go_with_their_batch(folder):
+@pytest.mark.parametrize("way", ["judge", "judge_again", "add_more_rows"])
+def test_captures_go_with_their_batch(folder, way):
     judged(folder)
-    judge = _judge(folder)
-    judge.judge([folder.batch], keep=False)
+    judge = _judge(folder, keep=False)
+    if way == "judge":
+        judge.judge([folder.batch])
+    else:
+        judge.add(folder.batch)
+        assert folder.path.exists()
+        name = f"{MORE_ROWS_NAME} 1" if way == "add_more_rows" else 0
+        getattr(judge, way)(name, folder.batch)
     assert not folder.path.exists()
     assert folder.batch.inputs.exists()
 
@@ -82,7 +89,7 @@ def test_captures_go_with_their_batch(folder):
 @pytest.mark.parametrize("large", [0, 2**40])
 def test_large_captures_go_before_the_next_batch_is_made(folder, monkeypatch, large):
     judged(folder)
-    judge, begins, remain = _judge(folder), threading.Event(), []
+    judge, begins, remain = _judge(folder, keep=False), threading.Event(), []
     add = judge.add
     # Without the limit, the judgement begins when the next batch is made.
     monkeypatch.setattr(judge, "add", lambda batch: (begins.wait(0 if large == 0 else 60), add(batch)))
@@ -93,7 +100,7 @@ def test_large_captures_go_before_the_next_batch_is_made(folder, monkeypatch, la
         remain.append(folder.path.exists())
         begins.set()
 
-    judge.judge(batches(), keep=False)
+    judge.judge(batches())
     assert remain == [large > 0]
 
 
@@ -135,8 +142,7 @@ def test_runners_with_insensitive_checks_get_more_rows(folder):
     assert diagnosis.text.endswith(times)
     assert len(judge._batches) == 2
     write(folder, "onnx", untapped=of(OUTPUT, 1.5))
-    judge.add_more_rows(f"{MORE_ROWS_NAME} 2", folder.batch, keep=False)
-    assert not folder.path.exists()
+    judge.add_more_rows(f"{MORE_ROWS_NAME} 2", folder.batch)
     assert judge.first_failure() == 2
     assert judge.judgement().runners["onnx"].diagnosis.batch == f"{MORE_ROWS_NAME} 2"
 
