@@ -21,14 +21,13 @@ from parity.case.options import Option
 from parity.case.pairing import Pairing, entry_of
 from parity.case.plan import FEW_ROWS, Arrays, Batches, PlannedBatch
 from parity.case.quantised import Quantised
+from parity.case.recorded import Recorded
 from parity.case.reference import CaseReference
 
 if TYPE_CHECKING:
     import nvtripy
     import torch
 
-    from parity.base.precision import Precision
-    from parity.base.task import Task
     from parity.base.work import Work
     from parity.case.serving import Serving
     from parity.case.streams import Streams
@@ -38,7 +37,7 @@ class NoForm(Exception):
     """A case has no such form, or the form cannot run here; the message is the reason that users read."""
 
 
-class Case(Pairing, Incremental, Cached, Quantised, abc.ABC):
+class Case(Pairing, Incremental, Cached, Quantised, Recorded, abc.ABC):
     """One model in one configuration: both sides, inputs, and the parts of results that count.
 
     A subclass sets `name`, and `seed` and `batch_size` where these defaults do not fit. It implements
@@ -227,33 +226,6 @@ class Case(Pairing, Incremental, Cached, Quantised, abc.ABC):
         batch = self.batch_size_of(arrays)
         arguments = leaves(self.entry_arguments(arrays))
         return {dotted(path): ("batch", 1) for path, array in arguments if array.shape[:1] == (batch,)}
-
-    # Recorded data
-
-    def recognises(self, path: Path) -> bool:
-        """Whether a file begins like one that `read` reads; False for one that cannot be read at all."""
-        return False
-
-    def read(self, path: Path) -> Any:
-        """A file of recorded data, for `recorded`. Cases of one class share it.
-
-        Raises:
-            UserError: The file cannot be read. By default the case reads no data.
-        """
-        raise UserError("--data", str(path), f"cannot be read: {self.name} reads no data", "leave --data out")
-
-    def recorded(self, data: Any) -> Batches:
-        """All of `data` from `read`, as batches. Raises `UserError` where it does not fit the model."""
-        raise NotImplementedError(f"{self.name} reads no data")
-
-    def task(self, weights: Path, precision: Precision) -> Task:
-        """The metrics of the labels of `recorded`; needed by cases whose data have labels.
-
-        Args:
-            weights: Folder of the exported weights.
-            precision: The tested precision.
-        """
-        raise NotImplementedError(f"{self.name} has no task")
 
     # Judging
 

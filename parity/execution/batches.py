@@ -14,7 +14,7 @@ from parity.execution.collect import DEFAULT_BUDGET, Progress, collect
 from parity.execution.folder import BatchFolder, CaseFolder, PrecisionFolder
 from parity.execution.manifest import write_files
 from parity.execution.record import TAKES_NO_MORE, Record
-from parity.execution.request import Batch, Request
+from parity.execution.request import Batch, Request, Steps
 from parity.execution.scheduler import Worker
 from parity.inputs.arrays import NamedInputs, batches_in, poisoned_inputs
 from parity.inputs.prepared import PreparedCase
@@ -154,19 +154,22 @@ class BatchCollection:
         shutil.rmtree(result.path, ignore_errors=True)  # an interrupted run may leave a part
         if number == 0:
             write_rooflines(case, self._precision, inputs.typical, result.roofline)
+        steps = Steps(
+            modules_alone=modules_alone,
+            timed=number == 0,
+            row_trials=number == 0,
+            covers=self._covers(number),
+            appends_tapped=appends_tapped,
+            profiles=self._request.profile if number == 0 else None,
+        )
         record = collect(
             Batch(case, self._precision, self._folder.batch(number), self._folder.weights),
             names,
             self._worker.pool,
             self._worker.scheduler,
             self._progress,
-            timed=number == 0,
-            profiles=self._request.profile if number == 0 else None,
-            covers=self._covers(number),
-            budget=self._request.budget or DEFAULT_BUDGET,
-            modules_alone=modules_alone,
-            row_trials=number == 0,
-            appends_tapped=appends_tapped,
+            steps,
+            self._request.budget or DEFAULT_BUDGET,
         )
         if self._request.save is not None:
             # Last, since runners import code when they need it.

@@ -32,7 +32,7 @@ from parity.execution.record import (
     RunnerRecord,
     Status,
 )
-from parity.execution.request import Batch
+from parity.execution.request import Batch, Steps
 from parity.execution.scheduler import RunnerPool, Scheduler
 from parity.execution.timings import prepare_timing, time_runners
 
@@ -53,13 +53,8 @@ def collect(
     pool: RunnerPool,
     scheduler: Scheduler,
     progress: Progress,
-    timed: bool = True,
-    profiles: Path | None = None,
-    covers: bool = False,
+    steps: Steps,
     budget: MemoryBudget = DEFAULT_BUDGET,
-    modules_alone: bool = True,
-    row_trials: bool = False,
-    appends_tapped: bool = False,
 ) -> Record:
     """Run the reference, the oracle and other runners on a batch; save captures and the record.
 
@@ -72,28 +67,21 @@ def collect(
         pool: Their processes.
         scheduler: The machine.
         progress: Called after each runner.
-        timed: Whether to time the runners.
-        profiles: Folder for traces; None for no traces.
-        covers: Whether to measure what the batch asks of the port.
+        steps: What is done with the batch.
         budget: Memory that runs may take.
-        modules_alone: Whether every module also runs alone, on the inputs of the reference's module.
-        row_trials: Whether rows also run in other batches, and the batch a second time.
-        appends_tapped: Whether the incremental forward also runs with taps.
 
     Raises:
         CannotWrite: The captures cannot be written.
         UserError: The batch needs more memory than the user allows.
     """
     everyone = [REFERENCE, ORACLE, *(name for name in names if name not in (REFERENCE, ORACLE))]
-    collection = _Collection(
-        batch, pool, scheduler, progress, budget, modules_alone, covers, row_trials, appends_tapped
-    )
+    collection = _Collection(batch, pool, scheduler, progress, budget, steps)
     with ThreadPoolExecutor(max_workers=len(everyone)) as threads:
-        captured = threads.map(lambda name: collection.capture(name, timed), everyone)
+        captured = threads.map(collection.capture, everyone)
         records = dict(zip(everyone, captured, strict=True))
-    gpu = collection.time(records) if timed else {}
-    if profiles is not None:
-        collection.profile(records, profiles)
+    gpu = collection.time(records) if steps.timed else {}
+    if steps.profiles is not None:
+        collection.profile(records, steps.profiles)
     record = Record(precision=batch.precision.name, runners=records, gpu=gpu)
     write_new(collection.folder.record, record.model_dump_json(indent=1).encode())
     return record
@@ -109,21 +97,15 @@ class _Collection:
         scheduler: Scheduler,
         progress: Progress,
         budget: MemoryBudget,
-        modules_alone: bool,
-        covers: bool,
-        row_trials: bool,
-        appends_tapped: bool,
+        steps: Steps,
     ) -> None:
-        self._modules_alone = modules_alone
-        self._row_trials = row_trials
-        self._appends_tapped = appends_tapped
         self.folder = batch.folder.precision(batch.precision.name)
         self._batch = batch
         self._pool = pool
         self._scheduler = scheduler
         self._progress = progress
         self._budget = budget
-        self._covers = covers
+        self._steps = steps
         self._reference_seconds = 0.0
         self._reference_bytes = 0
         self._oracle_uses_gpu = False
@@ -131,12 +113,12 @@ class _Collection:
         # Memory of the whole batch, known when the reference has run; or the reference's failure.
         self._recorded: Future[WorkingBytes] = Future()
 
-    def capture(self, name: str, timed: bool) -> RunnerRecord:
+    def capture(self, name: str) -> RunnerRecord:
         """Take all captures of one runner, and prepare its timing."""
         with self._pool.turn(name):
-            return self._captured(name, timed)
+            return self._captured(name)
 
-    def _captured(self, name: str, timed: bool) -> RunnerRecord:
+    def _captured(self, name: str) -> RunnerRecord:
         record = RunnerRecord()
         try:
             self._capture(name, record)
@@ -146,7 +128,7 @@ class _Collection:
         except UserError as error:
             self._fail_waiting(name, RunnerFailure(Status.ERROR, str(error)))
             raise
-        if timed and name in self._working({name: record}) and not self._why_untimed():
+        if self._steps.timed and name in self._working({name: record}) and not self._why_untimed():
             record.timing_reason = prepare_timing(self._batch, name, self._pool, self._scheduler)
         self._progress(f"{self._batch.case.name} {self._batch.precision.name}: {name}")
         return record
@@ -180,7 +162,7 @@ class _Collection:
             room = partial(self._room_for, needed.appending)
             with _step(record, "the appends"):
                 self._ask_in(room, name, Commands.run_incremental, inputs, folder.incremental)
-                if self._appends_tapped:
+                if self._steps.appends_tapped:
                     # They tell the place of a known failure, and are no verdict on the port.
                     with suppress(RunnerFailure):
                         self._ask_in(room, name, Commands.run_appending, inputs, folder.appending)
@@ -192,13 +174,13 @@ class _Collection:
                     self._reference_seconds = seconds
             if record.taps_modules and batch.folder.poisoned.exists():
                 self._run_poisoned(record, name, folder, needed)
-            if self._row_trials:
+            if self._steps.row_trials:
                 self._run_row_trials(record, name, folder, needed)
-        if record.taps_modules and name != REFERENCE and self._modules_alone:
+        if record.taps_modules and name != REFERENCE and self._steps.modules_alone:
             arguments = (inputs, self._calls, folder.isolated, self._budget)
             record.problems = self._ask(name, Commands.run_isolated, *arguments)
         # Engines are built of the graphs of another runner.
-        if self._covers and abilities.measures_coverage and not abilities.builds:
+        if self._steps.covers and abilities.measures_coverage and not abilities.builds:
             self._cover(record, name, folder)
 
     def _cover(self, record: RunnerRecord, name: str, folder: RunnerFolder) -> None:

@@ -74,3 +74,24 @@ class Batch:
     precision: Precision
     folder: BatchFolder
     weights: Path
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps of a batch besides its runs with and without taps.
+
+    Attributes:
+        modules_alone: Every module also runs alone, on the inputs of the reference's module.
+        timed: The runners are timed.
+        row_trials: Rows also run in other batches, and the batch a second time.
+        covers: What the batch asks of the port is measured.
+        appends_tapped: The incremental forward also runs with taps.
+        profiles: Folder for traces; None for no traces.
+    """
+
+    modules_alone: bool = True
+    timed: bool = False
+    row_trials: bool = False
+    covers: bool = False
+    appends_tapped: bool = False
+    profiles: Path | None = None

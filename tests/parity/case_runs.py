@@ -19,7 +19,7 @@ from parity.cli.arguments import Arguments
 from parity.execution.case_files import write_inputs
 from parity.execution.collect import DEFAULT_BUDGET, collect
 from parity.execution.folder import BatchFolder, CaseFolder, PrecisionFolder
-from parity.execution.request import Batch
+from parity.execution.request import Batch, Steps
 from parity.execution.scheduler import RunnerPool, Scheduler
 from parity.in_process import CleanRun
 from parity.inputs import weights
@@ -92,7 +92,7 @@ def collected(
         pool = RunnerPool(folder.path, TIMEOUT)
         try:
             batch = Batch(case, PRECISIONS[precision], folder.batch(0), folder.weights)
-            collect(batch, runners, pool, Scheduler(), lambda _: None, timed=False, budget=budget)
+            collect(batch, runners, pool, Scheduler(), lambda _: None, Steps(), budget)
             yield batch.folder
         finally:
             pool.stop()
