@@ -12,7 +12,7 @@ Padding does not count, nor do rows that depend on a discontinuity.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -59,7 +59,8 @@ def judge_arguments(
     judgements: list[CallJudgement] = []
     for call, received in evidence.reference.arguments.items():
         port = results.received.arguments.get(call)
-        if port is None or received.finished > right_taps:
+        # Arguments of another order of axes are compared in it already.
+        if port is None or received.finished > right_taps or call in results.turned:
             continue
         judge = _CallJudge(evidence, results, call, received, with_floats, excluded, tolerated)
         differing, equal = [], []
@@ -94,6 +95,44 @@ def same_arguments(evidence: Evidence, results: Results) -> Callable[[str, Recei
     return is_same
 
 
+def argument_orders(
+    evidence: Evidence, results: Results, call: str, orders: Iterable[tuple[int, ...]]
+) -> Iterator[tuple[int, ...]]:
+    """Yield the orders of axes in which a call of the port receives the reference's arguments.
+
+    At least one tensor of floating-point numbers is wrong as it is and right in the order. All others are
+    right as they are, or in the order.
+
+    Args:
+        evidence: Has the arguments of the reference and the oracle.
+        results: Has those of the port.
+        call: Name of the call.
+        orders: The port's axes in the reference's order, without the unchanged one. Axes of an argument that
+            has more keep their places.
+    """
+    received, port = (side.arguments.get(call) for side in (evidence.reference, results.received))
+    if received is None or port is None:
+        return
+    judge = _CallJudge(evidence, results, call, received, True, lambda tensor: None, Tolerated())
+    wrong: list[tuple[str, Argument, Argument]] = []
+    for name, theirs, ours in paired(received, port):
+        # An origin tells nothing: the tensor before may have another order itself.
+        ours = replace(ours, origin="") if ours else None
+        difference = judge.difference(name, theirs, ours)
+        if difference is None:
+            continue
+        if theirs and ours and theirs.tensor and ours.tensor:
+            wrong.append((name, theirs, ours))
+        elif difference.kind in ("value", "absent"):
+            return
+    tensors = [evidence.reference.argument(theirs) for _, theirs, _ in wrong]
+    if not any(tensor.dtype.is_floating_point for tensor in tensors):
+        return
+    for order in orders:
+        if all(judge.difference(*pair, order) is None for pair in wrong):
+            yield order
+
+
 _SHAPE = "shape"
 """Beginning of the text of an argument of another shape."""
 
@@ -113,6 +152,8 @@ def other_form(evidence: Evidence, results: Results, call: ModuleCall, fails_alo
         fails_alone: Whether the module gives a wrong result alone, and has a verdict inside the model. Then
             an argument of another shape is a form.
     """
+    if fails_alone and call.tap in results.turned:
+        return "they have their axes in another order"
     received, port = (side.arguments.get(call.tap) for side in (evidence.reference, results.received))
     has_result = any(output in results.tapped for output in call.outputs)
     raises = call.tap in results.isolated_problems
@@ -157,9 +198,19 @@ class _CallJudge:
         self._tolerated = tolerated
 
     def difference(
-        self, name: str, reference: Argument | None, port: Argument | None
+        self,
+        name: str,
+        reference: Argument | None,
+        port: Argument | None,
+        order: tuple[int, ...] = (),
     ) -> ArgumentDifference | None:
-        """The difference of one argument; None if it is right, or not compared."""
+        """The difference of one argument; None if it is right, or not compared.
+
+        Args:
+            name: Name of the argument.
+            reference, port: The argument on both sides.
+            order: The port's first axes in the reference's order; empty for the port's own.
+        """
         if port is None:
             return _missing(name, reference, "port")
         if reference is None:
@@ -169,6 +220,8 @@ class _CallJudge:
         if reference.origin and reference.origin == port.origin and not self._is_parameter(port):
             return None
         theirs, ours = self._evidence.reference.argument(reference), self._port.argument(port)
+        if order and ours.ndim >= len(order):
+            ours = ours.permute(*order, *range(len(order), ours.ndim))
         if self._evidence.squeeze:
             ours = like(ours, theirs)
         if is_regrouped(tuple(ours.shape), tuple(theirs.shape)):

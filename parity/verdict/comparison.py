@@ -17,7 +17,6 @@ import torch
 from parity.capture.captures import ModuleCall
 from parity.capture.names import TapName
 from parity.case.pairing import RETURNS_INPUT
-from parity.inputs.masks import bits
 from parity.verdict.appends import in_appends
 from parity.verdict.arguments import judge_arguments, other_form, same_arguments
 from parity.verdict.bound import bound_for
@@ -39,7 +38,8 @@ from parity.verdict.elements import RAISES
 from parity.verdict.evidence import Evidence, Results, shape_of
 from parity.verdict.flips import row_mask, rows_left_out
 from parity.verdict.judgement import MODEL_OUTPUT, CallJudgement, Diagnosis, TapJudgement
-from parity.verdict.padding import through_padding
+from parity.verdict.layouts import in_layouts
+from parity.verdict.padding import first_padding_leak, through_padding
 from parity.verdict.rule import Verdict, failure
 from parity.verdict.standards import Standards, nothing_left
 from parity.verdict.tolerance import tolerate
@@ -60,7 +60,7 @@ class Comparison:
         diagnosis: Place of the first divergence.
         calls: Calls that receive other arguments than the reference's.
         evidence: The evidence of the verdicts, under the port's choices.
-        results: The runner's results, with calls in the reference's order; None if none moved.
+        results: The runner's results, with calls and axes in the reference's order; None if none moved.
         without_partner: Numbers of calls of the modules whose calls have no partner, in words, by path.
     """
 
@@ -91,7 +91,21 @@ def compare(evidence: Evidence, results: Results) -> Comparison:
 def compare_runners(evidence: Evidence, runners: Sequence[Results]) -> list[Comparison]:
     """Judge runners against the reference and the oracle, in their order."""
     compared = _compare_as_called(evidence, runners)
-    return [_in_order(own, evidence, results) for own, results in zip(compared, runners, strict=True)]
+    return [
+        _in_layouts(_in_order(own, evidence, results), evidence, results)
+        for own, results in zip(compared, runners, strict=True)
+    ]
+
+
+def _in_layouts(comparison: Comparison, evidence: Evidence, results: Results) -> Comparison:
+    """The comparison of a failing runner, with axes in the reference's order where the values tell it."""
+    results = comparison.results or results
+    if comparison.passed or not results.received.arguments:
+        return comparison
+    turned = in_layouts(comparison.evidence or evidence, results, comparison.taps)
+    if turned is results:
+        return comparison
+    return replace(_compare_as_called(evidence, [turned])[0], results=turned)
 
 
 def _in_order(comparison: Comparison, evidence: Evidence, results: Results) -> Comparison:
@@ -327,31 +341,6 @@ def _judge_isolated(
         contaminated if contains_flip else None,
         isolated=True,
     )
-
-
-def first_padding_leak(evidence: Evidence, results: Results) -> str:
-    """The first tap with a valid element that changes with the content of the padding; empty if none does.
-
-    A module's result without a padded axis may be that of a padded position, as in a loop over positions. It
-    counts if another result changes that is known to be valid.
-    """
-    first = ""
-    for tap in evidence.reference.tensors:
-        name = TapName.parse(tap)
-        if name.appends:
-            continue  # The poisoned run is a full forward.
-        clean, poisoned = results.tapped.get(tap), results.poisoned.get(tap)
-        if clean is None and poisoned is None:
-            continue
-        if clean is None or poisoned is None or clean.shape != poisoned.shape:
-            return first or tap
-        valid = evidence.mask(tuple(clean.shape), tap)
-        changed = bits(clean) != bits(poisoned)
-        if (changed if valid is None else changed & valid).any():
-            first = first or tap
-            if valid is not None or name.is_output_of(evidence.entry):
-                return first
-    return ""
 
 
 def _largest_difference(results: Results) -> float:

@@ -306,6 +306,7 @@ class Results:
         received: The tapped run, for the arguments of its calls; without arguments, none are compared.
         regrouped: Shapes of the reference by tap, of results whose axes the port merges or splits.
         other_axes: Likewise, of results whose axes the port has in another order.
+        turned: Calls that receive and return tensors in another order of axes, which their values tell.
         reordered: Calls that the port makes in another order, by the reference's name.
         numbered: The port's own names of outputs by the reference's, where a number stands for a field.
         appending: Likewise as `received`, of the incremental forward.
@@ -324,6 +325,7 @@ class Results:
     received: Capture = field(default_factory=Capture)
     regrouped: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     other_axes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    turned: frozenset[str] = frozenset()
     reordered: frozenset[str] = frozenset()
     numbered: Mapping[str, str] = field(default_factory=dict)
     appending: Capture = field(default_factory=Capture)

@@ -15,12 +15,38 @@ import torch
 
 from parity.capture.arguments import Received
 from parity.capture.names import TapName
+from parity.inputs.masks import bits
 from parity.verdict.arguments import judge_arguments
 from parity.verdict.bound import half_of_digits
 from parity.verdict.diagnosis import argument_of
 from parity.verdict.evidence import Evidence, Results
 from parity.verdict.judgement import Diagnosis, TapJudgement
 from parity.verdict.tolerance import Tolerated
+
+
+def first_padding_leak(evidence: Evidence, results: Results) -> str:
+    """The first tap with a valid element that changes with the content of the padding; empty if none does.
+
+    A module's result without a padded axis may be that of a padded position, as in a loop over positions. It
+    counts if another result changes that is known to be valid.
+    """
+    first = ""
+    for tap in evidence.reference.tensors:
+        name = TapName.parse(tap)
+        if name.appends:
+            continue  # The poisoned run is a full forward.
+        clean, poisoned = results.tapped.get(tap), results.poisoned.get(tap)
+        if clean is None and poisoned is None:
+            continue
+        if clean is None or poisoned is None or clean.shape != poisoned.shape:
+            return first or tap
+        valid = evidence.mask(tuple(clean.shape), tap)
+        changed = bits(clean) != bits(poisoned)
+        if (changed if valid is None else changed & valid).any():
+            first = first or tap
+            if valid is not None or name.is_output_of(evidence.entry):
+                return first
+    return ""
 
 
 def through_padding(
