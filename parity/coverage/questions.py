@@ -1,7 +1,8 @@
 """Questions about a port that inputs should ask, with all answers that they have and the answers of a run.
 
 A line has one answer: it runs. A comparison has two outcomes. A threshold is approached from each side. An
-axis has sizes 1, 2 and more. An option has its choices. A run gives some of these answers.
+axis has sizes 1, 2 and more. A tensor of weights has elements other than 0 and other than 1. An option has
+its choices. A run gives some of these answers.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ class Kind(str, Enum):
     OUTCOME = "outcome"
     THRESHOLD = "threshold"
     SIZE = "size"
+    WEIGHT = "weight"
     OPTION = "option"
 
 
@@ -33,8 +35,8 @@ class Question(BaseModel):
 
     Attributes:
         kind: Its kind.
-        module: Import path of the port's module; empty for sizes and options.
-        place: The function, the axis of an argument, or the option.
+        module: Import path of the port's module; empty for sizes, weights and options.
+        place: The function, the axis of an argument, the tensor, or the option.
         line: Number of the line in the module; 0 without one.
         text: The line or expression of the source; empty without one.
         answers: All answers.

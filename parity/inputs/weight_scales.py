@@ -9,6 +9,7 @@ A parameter's role is its module's class and its own number of axes:
   batched product multiplies: (I * O)^-1/4. Its sum is over I or O, which the shape does not tell; the axes'
   geometric mean is wrong by a fourth root at most, where the product of both would be wrong by a root.
 * Weights of norms: 1.
+* Statistics of a norm, which are buffers: a mean like a bias, a variance of exp(N(0, 1/4)).
 * Biases, and all other parameters with at most one axis: 0.3, a third of the values that they are added to.
 """
 
@@ -16,11 +17,13 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 
 BIAS_SCALE = 0.3
 _TABLES = (torch.nn.Embedding, torch.nn.EmbeddingBag)
 _NORM = "norm"
+_MEAN, _VARIANCE = "running_mean", "running_var"
 
 
 def role_scale(module: torch.nn.Module, name: str, parameter: torch.Tensor) -> float:
@@ -39,6 +42,16 @@ def role_scale(module: torch.nn.Module, name: str, parameter: torch.Tensor) -> f
     if parameter.ndim == 3 and not _is_of_pytorch(module):
         return max(1, math.prod(parameter.shape[1:])) ** -0.25
     return 1.0 / math.sqrt(max(1, math.prod(parameter.shape[1:])))
+
+
+def is_statistic(name: str) -> bool:
+    """Whether a buffer is a norm's running statistic, whose values of a constructor hide it."""
+    return name.endswith((_MEAN, _VARIANCE))
+
+
+def statistic(name: str, normal: np.ndarray) -> np.ndarray:
+    """A norm's running statistic from normal numbers of unit variance, in their shape."""
+    return BIAS_SCALE * normal if name.endswith(_MEAN) else np.exp(normal / 2)
 
 
 def _is_of_pytorch(module: torch.nn.Module) -> bool:

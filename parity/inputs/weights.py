@@ -28,7 +28,7 @@ from parity.case.pairing import require_fitting
 from parity.case.plain_models import require_plain
 from parity.case.users_code import of_case
 from parity.inputs.checkpoints import fitted, layout, read_checkpoint, read_safetensors, some
-from parity.inputs.weight_scales import role_scale
+from parity.inputs.weight_scales import is_statistic, role_scale, statistic
 
 SCHEMA = "parity.weights/1"
 _TENSORS, _MANIFEST = "weights.safetensors", "manifest.json"
@@ -85,8 +85,9 @@ def initial_weights(
     """Weights with which every module of the model shows in its output.
 
     Normal, with the scale of each parameter's role and shape (`parity.inputs.weight_scales`). The row of a
-    padding id is drawn like any other: masks have to remove it. Buffers keep their values. Each tensor has
-    its own stream of random numbers, from `seed` and its name. A new parameter therefore changes no other.
+    padding id is drawn like any other: masks have to remove it. Buffers keep their values, but for statistics
+    of norms. Each tensor has its own stream of random numbers, from `seed` and its name. A new parameter
+    therefore changes no other.
 
     Args:
         model: A model on any device.
@@ -96,10 +97,13 @@ def initial_weights(
     Returns:
         A state dict, contiguous, on the CPU; parameters in float32.
     """
-    weights = {name: buffer.detach().cpu().clone() for name, buffer in model.named_buffers()}
     first: dict[int, str] = {}
+    weights: dict[str, torch.Tensor] = {}
+    for name, buffer in model.named_buffers(remove_duplicate=False):
+        # A shared tensor has the values of its first name.
+        shared = first.setdefault(id(buffer), name)
+        weights[name] = weights[shared].clone() if shared != name else _initial_buffer(name, buffer, seed)
     for name, parameter in model.named_parameters(remove_duplicate=False):
-        # A shared parameter has the values of its first name.
         if first.setdefault(id(parameter), name) != name:
             weights[name] = weights[first[id(parameter)]].clone()
             continue
@@ -107,17 +111,28 @@ def initial_weights(
         if scale is None:
             owner, _, attribute = name.rpartition(".")
             scale = role_scale(model.get_submodule(owner), attribute, parameter)
-        key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
         # A number alone is no array.
         shape = tuple(parameter.shape) or (1,)
         if parameter.is_complex():
             shape = (*shape, 2)
-        values = np.random.default_rng([seed, key]).standard_normal(shape, dtype=np.float32)
-        weights[name] = torch.from_numpy(values * np.float32(scale))
+        weights[name] = torch.from_numpy(_normal(name, shape, seed) * np.float32(scale))
         if parameter.is_complex():
             weights[name] = torch.view_as_complex(weights[name])
     state = model.state_dict()
     return {name: _stored(weights[name].reshape(tensor.shape)) for name, tensor in state.items()}
+
+
+def _initial_buffer(name: str, buffer: torch.Tensor, seed: int) -> torch.Tensor:
+    """A buffer's own values; of a norm's statistic drawn ones."""
+    if not (buffer.is_floating_point() and is_statistic(name)):
+        return buffer.detach().cpu().clone()
+    return torch.from_numpy(statistic(name, _normal(name, tuple(buffer.shape), seed)))
+
+
+def _normal(name: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
+    """Normal float32 numbers of a tensor's own stream."""
+    key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
+    return np.random.default_rng([seed, key]).standard_normal(shape, dtype=np.float32)
 
 
 def _stored(tensor: torch.Tensor) -> torch.Tensor:

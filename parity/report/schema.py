@@ -140,7 +140,7 @@ class UnaskedReport(Part):
         reason: Reason why no input can ask it, as the case states it; empty without one.
     """
 
-    kind: Literal["module", "function", "line", "branch", "outcome", "threshold", "size", "option"]
+    kind: Literal["module", "function", "line", "branch", "outcome", "threshold", "size", "weight", "option"]
     module: str = ""
     place: str = ""
     line: int = 0

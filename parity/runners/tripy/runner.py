@@ -28,6 +28,7 @@ from parity.capture.tripy_hooks import Traced, is_tripy_tensor, tapped
 from parity.case import Case, NoForm
 from parity.case.contract import outputs_by_tap
 from parity.coverage.questions import Coverage
+from parity.coverage.weights import weights_of
 from parity.inputs.weights import rounded
 from parity.runners.base import (
     Appends,
@@ -80,6 +81,7 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
         self._executables: dict[Any, list[Compiled]] = {}
         self._whole: Replays | None = None
         self._survey: Survey | None = None
+        self._asked: Coverage
 
     def label(self) -> str:
         if IS_PORTABLE:
@@ -103,7 +105,7 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
         check_patterns(case, list(self._modules))
         self._parameters = paired_parameters(self.case, self.model)
         self._executables, self._whole = {}, None
-        self._survey = None
+        self._survey, self._asked = None, weights_of(case, weights)
 
     def modules(self) -> dict[str, tp.Module]:
         return {"": self.model, **self._modules}
@@ -111,7 +113,9 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
     def coverage(self, arrays: Arrays, recorded: Capture) -> Coverage:
         if self._survey is None:
             twin = copy.copy(self)
-            self._survey = Survey(self.case, tripy_dtype(self.dtype), self.model, self._modules, twin)
+            self._survey = Survey(
+                self.case, tripy_dtype(self.dtype), self.model, self._modules, twin, self._asked
+            )
             twin._executables, twin._whole = {}, None
             twin._compile = self._survey.graph
         return self._survey.answer(arrays, recorded)

@@ -29,6 +29,7 @@ class Survey:
         model: The loaded port.
         modules: Modules of the port by path.
         runner: A copy of the runner, which gets its graphs from `graph`.
+        asked: What the weights ask.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Survey:
         model: tp.Module,
         modules: Mapping[str, tp.Module],
         runner: Runner,
+        asked: Coverage,
     ) -> None:
         if case.is_live:
             # The user's session may have imported a module again.
@@ -53,7 +55,7 @@ class Survey:
             raise Unavailable(f"no file has the code of {', '.join(self._code.without_file)}")
         sources = self._code.modules
         self._case = case
-        self._coverage, self._told = Coverage(), Coverage()
+        self._coverage, self._told = Coverage(asked.seen), Coverage()
         self._lines = Lines(sources)
         self._probing = Probing(sources, self._coverage)
         self._modules = modules

@@ -192,3 +192,26 @@ def test_a_case_has_the_weights_of_its_seed():
     )
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
+
+
+def test_statistics_of_norms_are_drawn_and_other_buffers_stay():
+    """The constructor's mean of 0 and variance of 1 hide a port that leaves them out."""
+
+    class Normed(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = torch.nn.BatchNorm1d(400)
+            self.again = self.norm
+            self.register_buffer("positions", torch.zeros(3))
+
+    model = Normed()
+    drawn = weights.initial_weights(model, 0)
+    assert set(drawn) == set(model.state_dict())
+    assert drawn["norm.running_mean"].std().item() == pytest.approx(0.3, rel=0.1)
+    variance = drawn["norm.running_var"]
+    assert variance.log().mean().item() == pytest.approx(0.0, abs=0.1)
+    assert variance.log().std().item() == pytest.approx(0.5, rel=0.1)
+    assert torch.equal(drawn["again.running_var"], variance)
+    assert drawn["norm.num_batches_tracked"] == 0
+    assert torch.equal(drawn["positions"], torch.zeros(3))
+    assert not torch.equal(weights.initial_weights(model, 1)["norm.running_var"], variance)
