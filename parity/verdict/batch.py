@@ -305,7 +305,7 @@ def _judge_runner(
     tap = comparison.tap(diagnosis.tap)
     patterns = diagnosis.explanation
     if tap is not None and not patterns and not (diagnosis.kind == "between" and tap.passed):
-        patterns = explain_tap(evidence, results, tap)
+        patterns = explain_tap(evidence, results, tap, comparison.taps)
     explanation = with_cause(explain_between(evidence, results, comparison), patterns)
     rows = judge_rows(evidence, comparison.taps, record.row_trials or (), expected_rows)
     if diagnosis.kind == "none":

@@ -13,23 +13,33 @@ from parity.capture.captures import argument_keys
 from parity.capture.names import TapName
 from parity.inputs.masks import bits
 from parity.runners.registry import REGISTRY
-from parity.verdict.causes import cause
+from parity.verdict.causes import OtherCall, Run, cause
 from parity.verdict.comparison import Comparison
 from parity.verdict.evidence import Evidence, Results, shape_of
 from parity.verdict.judgement import MODEL_OUTPUT, RunnerJudgement, TapJudgement
 from parity.verdict.patterns import FailedTensor, all_at, explain, is_place, named_axes
 from parity.verdict.rule import Verdict
 
+MOST_OTHER_CALLS = 4
+"""Largest number of other calls of a module that a cause must hold in."""
 
-def explain_tap(evidence: Evidence, results: Results, tap: TapJudgement) -> tuple[str, ...]:
+
+def explain_tap(
+    evidence: Evidence, results: Results, tap: TapJudgement, taps: Sequence[TapJudgement] = ()
+) -> tuple[str, ...]:
     """The patterns that explain a tap's failure, in words; empty if no known pattern does.
 
-    A tap that passes is one that padding leaks into.
+    Args:
+        evidence: The basis of the verdicts.
+        results: The runner's.
+        tap: The tap. One that passes is one that padding leaks into.
+        taps: All taps, for other calls of the tap's module.
     """
     if tap.passed:
         return _explain_leak(evidence, results, tap.tap)
     if tap.isolated is not None and not tap.isolated.passed:
-        return explain_alone(evidence, results.isolated.get(tap.tap), tap)
+        other_calls = [(other, results.isolated.get(other.tap)) for other in _other_calls(tap, taps)]
+        return explain_alone(evidence, results.isolated.get(tap.tap), tap, other_calls)
     port = results.untapped.get(tap.tap)
     port = results.tapped.get(tap.tap) if port is None else port
     return _explain(evidence, evidence.oracle.get(tap.tap), port, tap.tap, tap.accumulated)
@@ -50,8 +60,28 @@ def with_translation(judgement: RunnerJudgement, runner: str) -> RunnerJudgement
     return replace(judgement, diagnosis=replace(diagnosis, explanation=(text, *diagnosis.explanation)))
 
 
-def explain_alone(evidence: Evidence, port: torch.Tensor | None, tap: TapJudgement) -> tuple[str, ...]:
-    """The patterns that explain the result `port` of a module alone, or of an output of the model."""
+def _other_calls(tap: TapJudgement, taps: Sequence[TapJudgement]) -> list[TapJudgement]:
+    """The same result of the last other calls of a module, each one alone."""
+    own = TapName.parse(tap.tap)
+    names = ((other, TapName.parse(other.tap)) for other in taps if other.isolated is not None)
+    alike = [other for other, name in names if name != own and replace(name, call=own.call) == own]
+    return alike[-MOST_OTHER_CALLS:]
+
+
+def explain_alone(
+    evidence: Evidence,
+    port: torch.Tensor | None,
+    tap: TapJudgement,
+    other_calls: Sequence[tuple[TapJudgement, torch.Tensor | None]] = (),
+) -> tuple[str, ...]:
+    """The patterns that explain the result of a module alone, or of an output of the model.
+
+    Args:
+        evidence: The basis of the verdicts.
+        port: The result.
+        tap: Its tap.
+        other_calls: Taps of other calls of the module, with the port's results.
+    """
     if tap.isolated is None:
         return _explain(evidence, evidence.oracle.get(tap.tap), port, tap.tap, tap.accumulated)
     failed = _failed_tensor(evidence, evidence.oracle_isolated.get(tap.tap), port, tap.tap, tap.isolated)
@@ -59,7 +89,7 @@ def explain_alone(evidence: Evidence, port: torch.Tensor | None, tap: TapJudgeme
         return ()
     own = evidence.kinds[tap.tap].outputs if tap.tap in evidence.kinds else ()
     patterns = _patterns(failed, tap.tap, evidence.oracle_isolated, own)
-    return with_cause(_cause(evidence, failed, tap.tap), patterns)
+    return with_cause(_cause(evidence, failed, tap.tap, other_calls), patterns)
 
 
 def with_cause(cause: Sequence[str], patterns: Sequence[str]) -> tuple[str, ...]:
@@ -67,11 +97,31 @@ def with_cause(cause: Sequence[str], patterns: Sequence[str]) -> tuple[str, ...]
     return (*cause, *(text for text in patterns if not cause or not is_place(text)))
 
 
-def _cause(evidence: Evidence, failed: FailedTensor, tap: str) -> tuple[str, ...]:
+def _cause(
+    evidence: Evidence,
+    failed: FailedTensor,
+    tap: str,
+    other_calls: Sequence[tuple[TapJudgement, torch.Tensor | None]],
+) -> tuple[str, ...]:
     """The programming error that gives the port's result of a module alone; empty without a known one."""
+    runnable = _alone(evidence, tap)
+    if runnable is None:
+        return ()
+    others = []
+    for other, port in other_calls:
+        oracle = evidence.oracle_isolated.get(other.tap)
+        result = _compared(evidence, oracle, port, other.tap, other.isolated)
+        other_runnable = _alone(evidence, other.tap)
+        if result is not None and other_runnable is not None:
+            others.append(OtherCall(*other_runnable, result))
+    return tuple(filter(None, [cause(*runnable, failed, other_calls=others)]))
+
+
+def _alone(evidence: Evidence, tap: str) -> tuple[Run, Mapping[str, torch.Tensor]] | None:
+    """The oracle's run of a module alone for one result, and its arguments; None where it cannot run."""
     call, run_oracle = evidence.kinds.get(tap), evidence.run_oracle
     if call is None or run_oracle is None:
-        return ()
+        return None
     keys = argument_keys(call.args, call.kwargs)
     own = {key: evidence.reference.call_inputs[key] for key in keys.values()}
 
@@ -79,7 +129,7 @@ def _cause(evidence: Evidence, failed: FailedTensor, tap: str) -> tuple[str, ...
         changed = {keys[name]: tensor for name, tensor in arguments.items()}
         return run_oracle(call, own | changed)[tap]
 
-    return tuple(filter(None, [cause(run, {name: own[key] for name, key in keys.items()}, failed)]))
+    return run, {name: own[key] for name, key in keys.items()}
 
 
 def explain_between(evidence: Evidence, results: Results, comparison: Comparison) -> tuple[str, ...]:
@@ -216,7 +266,18 @@ def _failed_tensor(
     tap: str,
     verdict: Verdict | None,
 ) -> FailedTensor | None:
-    if oracle is None or port is None or verdict is None or verdict.passed or math.isnan(verdict.limit.l2):
+    return _compared(evidence, oracle, port, tap, verdict) if verdict and not verdict.passed else None
+
+
+def _compared(
+    evidence: Evidence,
+    oracle: torch.Tensor | None,
+    port: torch.Tensor | None,
+    tap: str,
+    verdict: Verdict | None,
+) -> FailedTensor | None:
+    """A result within its limit or beyond; None without numbers to compare."""
+    if oracle is None or port is None or verdict is None or math.isnan(verdict.limit.l2):
         return None
     shape = tuple(oracle.shape)
     return FailedTensor(

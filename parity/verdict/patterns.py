@@ -124,8 +124,17 @@ def _factor(failed: FailedTensor) -> Iterator[str]:
     if not square:
         return
     factor = float(p @ o) / square
-    if failed.is_explained_by(failed.oracle * factor):
-        yield f"equals the oracle times {factor:.6g}{_as_fraction(factor, failed.limit)}"
+    # A factor within the limit of 1 changes nothing.
+    if abs(factor - 1) > failed.limit.scale_error and failed.is_explained_by(failed.oracle * factor):
+        yield f"equals the oracle times {_number(factor, 6)}{_as_fraction(factor, failed.limit)}"
+
+
+def _number(factor: float, digits: int, none: float = 0.0) -> str:
+    """A factor in words: with some digits, and near 1 with its distance from 1, unless that is none."""
+    text = f"{factor:.{digits}g}"
+    if text != "1" or abs(factor - 1) <= none:
+        return text
+    return f"(1 {'+' if factor > 1 else '-'} {abs(factor - 1):.2g})"
 
 
 def _as_fraction(factor: float, limit: Distance) -> str:
@@ -199,7 +208,9 @@ def _factors(failed: FailedTensor) -> Iterator[str]:
         common = (o * p).sum(axis=others, keepdims=True)
         factors = np.divide(common, squares, where=squares > 0, out=np.ones_like(squares))
         if failed.is_explained_by(failed.oracle * factors):
-            yield f"equals the oracle times a factor for each index of {failed.axes[axis]}: {_some(factors)}"
+            none = failed.limit.scale_error
+            numbers = _some([_number(factor, 4, none) for factor in factors.ravel()[: LISTED + 1]])
+            yield f"equals the oracle times a factor for each index of {failed.axes[axis]}: {numbers}"
 
 
 def _offset(failed: FailedTensor) -> Iterator[str]:
@@ -216,7 +227,8 @@ def _offsets(failed: FailedTensor) -> Iterator[str]:
         counts = failed.counted.sum(axis=others, keepdims=True)
         offsets = difference.sum(axis=others, keepdims=True) / np.maximum(counts, 1)
         if failed.is_explained_by(failed.oracle + offsets):
-            yield f"equals the oracle plus an offset for each index of {failed.axes[axis]}: {_some(offsets)}"
+            numbers = _some([f"{offset:.4g}" for offset in offsets.ravel()[: LISTED + 1]])
+            yield f"equals the oracle plus an offset for each index of {failed.axes[axis]}: {numbers}"
 
 
 def _one_axis(failed: FailedTensor) -> Iterator[tuple[int, tuple[int, ...]]]:
@@ -227,9 +239,8 @@ def _one_axis(failed: FailedTensor) -> Iterator[tuple[int, tuple[int, ...]]]:
             yield axis, tuple(other for other in axes if other != axis)
 
 
-def _some(values: np.ndarray) -> str:
-    flat = values.ravel()
-    return ", ".join(f"{value:.4g}" for value in flat[:LISTED]) + (", ..." if flat.size > LISTED else "")
+def _some(values: Sequence[str]) -> str:
+    return ", ".join(values[:LISTED]) + (", ..." if len(values) > LISTED else "")
 
 
 def _coarser(failed: FailedTensor) -> Iterator[str]:

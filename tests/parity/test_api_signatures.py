@@ -85,7 +85,7 @@ def test_a_module_that_does_not_run_alone_has_its_cause():
     assert "FAIL at attention\n" in text
     assert "where: attention (Attention): relative" in text
     # Both undo the missing division; a GPU's rounding decides which of them fits best.
-    fits = "with the result of bmm times sqrt(8)", "without the step divided by 2.82843"
+    fits = "with the result of bmm times 2.82843 = sqrt(8)", "without the step divided by 2.82843"
     assert any(f"cause: fits the reference {fit}" in text for fit in fits)
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import combinations
 from typing import Any
 
 import torch
 
 from parity.verdict.causes.exchanges import exchanges_of
-from parity.verdict.causes.operations import Change, Operation, changed
+from parity.verdict.causes.operations import SHIFTED, Change, Operation, changed
 from parity.verdict.causes.windows import windows_of
 
 EPSILONS = (0.0, 1e-12, 1e-11, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
@@ -22,6 +22,8 @@ MOST_DIGITS = 7
 """Largest number of digits of a rounded constant."""
 MOST_HEADS = 64
 """Largest number of heads that is tried as a factor of a product."""
+OTHER_FACTOR = 2.0
+"""Ratio of a factor to the next ones that must not fit as well: a result that fits both tells neither."""
 MOST_PARTS = 6
 """Largest number of operands or results that are exchanged in pairs."""
 FOLDS = "views with the last two axes exchanged, as of heads folded in the other order"
@@ -106,13 +108,22 @@ def _biases(operation: Operation) -> Iterator[Change]:
         yield changed(f"without the bias of {operation.words}", {"self": torch.zeros_like(named["self"])})
     elif isinstance(named.get("bias"), torch.Tensor):
         yield changed(f"without the bias of {operation.words}", {"bias": torch.zeros_like(named["bias"])})
-    if operation.name == "add" and isinstance(named.get("other"), torch.Tensor):
-        x, other = named["self"], named["other"]
-        for name, addend, rest in (("self", x, other), ("other", other, x)):
-            # A bias has fewer elements than the result; a mask or a residual is no bias.
-            if addend.numel() < rest.numel():
-                shape = "x".join(map(str, addend.shape))
-                yield changed(f"without the added bias of {shape}", {name: torch.zeros_like(addend)})
+    yield from _terms(operation)
+
+
+def _terms(operation: Operation) -> Iterator[Change]:
+    """A term of a sum or a difference left out."""
+    named = operation.named()
+    terms = {name: named.get(name) for name in ("self", "other")}
+    is_sum = operation.name in ("add", "sub")
+    if not is_sum or not all(isinstance(term, torch.Tensor) for term in terms.values()):
+        return
+    shapes = {name: "x".join(map(str, term.shape)) or "1" for name, term in terms.items()}
+    for name, place in (("other", "second"), ("self", "first")):
+        is_alike = shapes["self"] == shapes["other"]
+        term = f"{place} term" if is_alike else f"term of {shapes[name]}"
+        zeros = torch.zeros_like(terms[name])
+        yield changed(f"without the {term} in {operation.words}", {name: zeros})
 
 
 def _diagonals(operation: Operation) -> Iterator[Change]:
@@ -123,7 +134,7 @@ def _diagonals(operation: Operation) -> Iterator[Change]:
             yield changed(text, {"diagonal": diagonal})
     if operation.name == "arange":
         for step in (1, -1):
-            yield Change(f"with positions shifted by {step:+d}", lambda o, step=step: o.run() + step)
+            yield Change(f"with positions {SHIFTED} {step:+d}", lambda o, step=step: o.run() + step)
     if operation.name == "select":
         named = operation.named()
         size = named["self"].shape[named["dim"]]
@@ -137,7 +148,7 @@ def _diagonals(operation: Operation) -> Iterator[Change]:
         last = named[table].shape[named.get("dim", 0)] - 1
         for step in (1, -1):
             index = (named[indices] + step).clamp(0, last)
-            yield changed(f"with indices of {operation.words} shifted by {step:+d}", {indices: index})
+            yield changed(f"with indices of {operation.words} {SHIFTED} {step:+d}", {indices: index})
 
 
 def _comparisons(operation: Operation) -> Iterator[Change]:
@@ -258,27 +269,38 @@ def _scales(operation: Operation) -> Iterator[Change]:
     named = operation.named()
     if operation.name not in _OPERANDS:
         return
-    operands = [value for value in named.values() if isinstance(value, torch.Tensor)]
-    widths = {size for operand in operands for size in operand.shape if size > 1}
-    for width in sorted(widths):
-        for text, factor in (
-            (f"sqrt({width})", math.sqrt(width)),
-            (f"1/sqrt({width})", 1 / math.sqrt(width)),
-            (f"{width}", float(width)),
-            (f"1/{width}", 1.0 / width),
-        ):
-            words = f"with the result of {operation.words} times {text}"
-            yield Change(words, lambda o, factor=factor: o.run() * factor)
+    for factor, reading in _factors(*(named[name] for name in _OPERANDS[operation.name])).items():
+        number = f"{factor:.6g}"
+        words = number if number == reading else f"{number} = {reading}"
+        yield Change(
+            f"with the result of {operation.words} times {words}",
+            _times(factor),
+            rivals=(_times(factor * OTHER_FACTOR), _times(factor / OTHER_FACTOR)),
+        )
+
+
+def _factors(left: torch.Tensor, right: torch.Tensor) -> dict[float, str]:
+    """Factors of a product, each with its simplest reading.
+
+    Widths are the sizes of a matrix. The rows of a single product are no width: they count the examples. Nor
+    is the leading axis of several products, which counts examples and heads.
+    """
+    sizes = {*left.shape[-1:], *right.shape[-1:], *(left.shape[-2:-1] if left.ndim > 2 else ())}
+    widths = sorted(size for size in sizes if size > 1)
     # Scaled by the width of all heads in place of one: the number of heads divides the leading axis.
-    rows = operands[-1].shape[0] if operands[-1].ndim > 2 else 1
-    for heads in range(2, min(rows, MOST_HEADS) + 1):
-        if rows % heads == 0 and heads not in widths:
-            for text, factor in (
-                (f"sqrt({heads})", math.sqrt(heads)),
-                (f"1/sqrt({heads})", 1 / math.sqrt(heads)),
-            ):
-                words = f"with the result of {operation.words} times {text}"
-                yield Change(words, lambda o, factor=factor: o.run() * factor)
+    rows = right.shape[0] if right.ndim > 2 else 1
+    heads = (count for count in range(2, min(rows, MOST_HEADS) + 1) if rows % count == 0)
+    factors: dict[float, str] = {}
+    for width in widths:
+        factors |= {float(width): f"{width}", 1.0 / width: f"1/{width}"}
+    for width in (*widths, *heads):
+        factors.setdefault(math.sqrt(width), f"sqrt({width})")
+        factors.setdefault(1 / math.sqrt(width), f"1/sqrt({width})")
+    return factors
+
+
+def _times(factor: float) -> Callable[[Operation], torch.Tensor]:
+    return lambda operation: operation.run() * factor
 
 
 def _constants(operation: Operation) -> Iterator[Change]:

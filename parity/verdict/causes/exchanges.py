@@ -186,12 +186,14 @@ def _unmasked(operation: Operation) -> Iterator[Change]:
     factors = {name: named.get(name) for name in ("self", "other")}
     if not all(isinstance(factor, torch.Tensor) and factor.ndim for factor in factors.values()):
         return
-    for name, rest in (("other", "self"), ("self", "other")):
+    is_alike = factors["self"].shape == factors["other"].shape
+    for name, rest, place in (("other", "self", "second "), ("self", "other", "first ")):
         shape = "x".join(map(str, factors[name].shape))
+        factor = f"{place if is_alike else ''}factor of {shape}"
         if operation.name == "div":
             text = f"without the divisor of {shape}" if name == "other" else ""
         else:
-            text = "without the mask in mul" if _is_mask(factors[name]) else f"without the factor of {shape}"
+            text = "without the mask in mul" if _is_mask(factors[name]) else f"without the {factor}"
         if text:
             yield Change(text, lambda o, rest=rest: _everywhere(o, rest))
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
+from types import CodeType, MappingProxyType
 from typing import Any
 
 import torch
+
+SHIFTED = "shifted by"
+"""Words of a change that shifts data."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,21 @@ class Operation:
 
 
 @dataclass(frozen=True)
+class Place:
+    """A place in the code that runs operations.
+
+    Attributes:
+        code: The function's code; None for a module of PyTorch without code of the user around it.
+        instruction: Number of the instruction.
+        words: The line in words, behind "in".
+    """
+
+    code: CodeType | None
+    instruction: int
+    words: str
+
+
+@dataclass(frozen=True)
 class Change:
     """A change of one operation.
 
@@ -66,14 +84,17 @@ class Change:
         result: The result of the changed operation.
         together: The same change of several operations in words, after their number. Empty where one mistake
             changes one operation.
-        origin: The place in the user's code that runs the operation; None if it is not known.
+        rivals: Results of the same change by other numbers. Where one of them fits as well, the port's result
+            does not tell the number.
+        origin: The place in the code that runs the operation; None if it is not known.
         function: The operation of PyTorch that is changed; None if it is not known.
     """
 
     text: str
     result: Callable[[Operation], Any]
     together: str = ""
-    origin: Hashable = None
+    rivals: tuple[Callable[[Operation], Any], ...] = ()
+    origin: Place | None = None
     function: Any = None
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -16,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from parity.base.interruption import raisable
 from parity.verdict.causes.changes import changes_of
-from parity.verdict.causes.operations import Change, Operation, in_place
+from parity.verdict.causes.operations import SHIFTED, Change, Operation, Place, in_place
 from parity.verdict.distances import Oracle
 from parity.verdict.patterns import FailedTensor
 
@@ -37,77 +39,182 @@ Run = Callable[[Mapping[str, torch.Tensor]], torch.Tensor]
 """Runs the reference's code in float64 on the tensors of its arguments, by name."""
 
 
+@dataclass(frozen=True)
+class OtherCall:
+    """Another call of the same module, and what the port makes of it. A cause holds there, too.
+
+    Attributes:
+        run: See `Run`.
+        arguments: The tensors of its arguments, by name.
+        result: The port's result, right or wrong, and its limit.
+    """
+
+    run: Run
+    arguments: Mapping[str, torch.Tensor]
+    result: FailedTensor
+
+    def contradicts(self, key: Hashable) -> bool:
+        """Whether a change gives another result than the port's; not in a call without the operation."""
+        trials = self._trials.get(key, [])
+        return bool(trials) and all(map(self._differs, trials))
+
+    def _differs(self, trial: _Trial) -> bool:
+        counted, changed = self.result.counted, _result(trial.run)
+        if changed is None or changed.shape != counted.shape or not np.isfinite(changed[counted]).all():
+            return True
+        return Oracle(changed[counted]).distance(self.result.port[counted]).exceeds(self.result.limit)
+
+    @functools.cached_property
+    def _trials(self) -> dict[Hashable, list[_Trial]]:
+        """All changes, several ones in the same words together."""
+        self.run(self.arguments)
+        changes = _listed(self.run, self.arguments, lambda: True).changes
+        trials: dict[Hashable, list[_Trial]] = {}
+        for trial in _trials(self.run, self.arguments, changes):
+            trials.setdefault(trial.key, []).append(trial)
+        return trials
+
+
 def cause(
     run: Run,
     arguments: Mapping[str, torch.Tensor],
     failed: FailedTensor,
     is_changeable: Callable[[], bool] = lambda: True,
+    other_calls: Sequence[OtherCall] = (),
 ) -> str:
     """The change of the reference's code that gives the port's result, in words; empty without one.
 
-    Of several changes within the limit, the one with the smallest residual is the cause.
+    Of several changes within the limit, the one with the smallest residual is the cause. Of equal ones, as
+    choices often have, a change of the code goes before a number, and a number before shifted data.
 
     Args:
         run: See `Run`.
         arguments: The tensors of the code's arguments, by name.
         failed: The port's result and its limit.
         is_changeable: Whether the operation that runs is one of the code, and not of a module inside it.
+        other_calls: Other calls of the code.
     """
     # What the first run loads is no operation of the module. A result of random numbers has no cause here.
     if not np.array_equal(run(arguments).double().cpu().numpy(), failed.oracle, equal_nan=True):
         return ""
-    with torch.no_grad(), _Operations(is_changeable=is_changeable) as plain:
-        run(arguments)
-    best, text = math.inf, ""
-    for number, (words, trial) in enumerate(_trials(run, arguments, plain.changes)):
+    plain = _listed(run, arguments, is_changeable)
+    best, text = (math.inf, 0), ""
+    for number, trial in enumerate(_trials(run, arguments, plain.changes)):
         if number >= MOST_TRIALS or number * plain.elements >= MOST_ELEMENTS:
             break
-        residual = _residual(trial, failed)
-        if residual < best:
-            best, text = residual, words
+        fit = (_residual(trial.run, failed), trial.rank)
+        if not math.isfinite(fit[0]) or fit >= best:
+            continue
+        if any(math.isfinite(_residual(rival, failed)) for rival in trial.rivals):
+            continue
+        if not any(call.contradicts(trial.key) for call in other_calls):
+            best, text = fit, trial.text
     return f"fits the reference {text}" if text else ""
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """A change and its runs.
+
+    Attributes:
+        text: The change in words.
+        key: The change in any call of the code.
+        run: A run with it.
+        rivals: Runs with the same change by other numbers.
+    """
+
+    text: str
+    key: Hashable
+    run: Callable[[], torch.Tensor]
+    rivals: tuple[Callable[[], torch.Tensor], ...] = ()
+
+    @property
+    def rank(self) -> int:
+        """0 for a change of the code, 1 for a number, 2 for shifted data."""
+        return 2 if SHIFTED in self.text else int(bool(self.rivals))
+
+
+def _listed(
+    run: Run, arguments: Mapping[str, torch.Tensor], is_changeable: Callable[[], bool]
+) -> _Operations:
+    """The changes of a run's operations."""
+    with torch.no_grad(), _Operations(is_changeable=is_changeable) as operations:
+        run(arguments)
+    return operations
 
 
 def _trials(
     run: Run, arguments: Mapping[str, torch.Tensor], changes: Sequence[tuple[int, Change]]
-) -> Iterator[tuple[str, Callable[[], torch.Tensor]]]:
+) -> Iterator[_Trial]:
     for text, changed in _changed_arguments(arguments):
-        yield text, lambda changed=changed: run({**arguments, **changed})
+        yield _Trial(text, text, functools.partial(run, {**arguments, **changed}))
     # A loop has few joint changes and many single ones.
     places = _places(changes)
-    for text, together in _joint(changes, places):
-        yield text, lambda made=together: _run_changed(run, arguments, made)
-    for place, change in changes:
+    for text, key, together in _joint(changes, places):
+        yield _changed_operations(run, arguments, text, key, together)
+    for number, change in changes:
         # Equal changes of one operation share a place.
-        runs = list(places.get((change.origin, change.text), ()))
-        one = f", in run {runs.index(place) + 1} of {len(runs)} of the line" if len(runs) > 1 else ""
-        yield change.text + one, lambda made={place: change}: _run_changed(run, arguments, made)
+        times = list(places.get((change.origin, change.text), ()))
+        time = times.index(number) if times else number
+        text = change.text
+        if change.origin is not None and len(times) > 1:
+            text = f"{text}, the {_ordinal(time + 1)} of {len(times)} times in {change.origin.words}"
+        yield _changed_operations(run, arguments, text, (change.origin, change.text, time), {number: change})
 
 
-Places = dict[tuple[Hashable, str], dict[int, Change]]
+def _changed_operations(
+    run: Run,
+    arguments: Mapping[str, torch.Tensor],
+    text: str,
+    key: Hashable,
+    changes: Mapping[int, Change],
+) -> _Trial:
+    def changed(made: Mapping[int, Change]) -> Callable[[], torch.Tensor]:
+        return lambda: _run_changed(run, arguments, made)
+
+    # Changes of one text have rivals of one kind.
+    rivals = [
+        {
+            number: replace(change, result=result)
+            for (number, change), result in zip(changes.items(), results, strict=True)
+        }
+        for results in zip(*(change.rivals for change in changes.values()), strict=True)
+    ]
+    return _Trial(text, key, changed(changes), tuple(map(changed, rivals)))
+
+
+def _ordinal(number: int) -> str:
+    ends = {1: "st", 2: "nd", 3: "rd"}
+    return f"{number}{'th' if 10 < number % 100 < 14 else ends.get(number % 10, 'th')}"
+
+
+Places = dict[tuple[Place | None, str], dict[int, Change]]
 """The runs of a change, by its place in the code and its words."""
 
 
 def _places(changes: Sequence[tuple[int, Change]]) -> Places:
     places: Places = {}
-    for place, change in changes:
+    for number, change in changes:
         # Others have words of their own for several operations.
         if change.origin is not None and not change.together:
-            places.setdefault((change.origin, change.text), {})[place] = change
+            places.setdefault((change.origin, change.text), {})[number] = change
     return places
 
 
-def _joint(changes: Sequence[tuple[int, Change]], places: Places) -> Iterator[tuple[str, dict[int, Change]]]:
+def _joint(
+    changes: Sequence[tuple[int, Change]], places: Places
+) -> Iterator[tuple[str, Hashable, dict[int, Change]]]:
     """One mistake at several operations: all runs of a place in the code, selections of a few, or all."""
-    for (_, text), runs in places.items():
-        if len(runs) > 1:
-            yield f"{text}, in all {len(runs)} runs of the line", runs
+    for (origin, text), runs in places.items():
+        if origin is not None and len(runs) > 1:
+            yield f"{text}, all {len(runs)} times in {origin.words}", (origin, text, "all"), runs
     for words in dict.fromkeys(change.together for _, change in changes if change.together):
-        alike = [(place, change) for place, change in changes if change.together == words]
+        alike = [(number, change) for number, change in changes if change.together == words]
         counts = range(2, len(alike) + 1) if len(alike) <= MOST_JOINT else [len(alike)]
         for count in counts:
             for selection in itertools.combinations(alike, count):
-                yield f"with {count} {words}", dict(selection)
+                together = dict(selection)
+                yield f"with {count} {words}", (words, *together), together
 
 
 def _run_changed(
@@ -117,15 +224,21 @@ def _run_changed(
         return run(arguments)
 
 
-def _residual(trial: Callable[[], torch.Tensor], failed: FailedTensor) -> float:
-    """The relative distance of the port from a changed result; infinity beyond the limit."""
+def _result(trial: Callable[[], torch.Tensor]) -> np.ndarray | None:
+    """A changed result; None for a change that does not run."""
     try:
-        changed = trial().double().cpu().numpy()
+        return trial().double().cpu().numpy()
     except raisable():
         # A change that does not fit the shapes, the options, the memory or the user's own checks is no cause.
+        return None
+
+
+def _residual(trial: Callable[[], torch.Tensor], failed: FailedTensor) -> float:
+    """The relative distance of the port from a changed result; infinity beyond the limit."""
+    changed = _result(trial)
+    if changed is None or changed.shape != failed.oracle.shape:
         return math.inf
-    fits = changed.shape == failed.oracle.shape and np.isfinite(changed[failed.counted]).all()
-    if not fits or not failed.is_explained_by(changed):
+    if not np.isfinite(changed[failed.counted]).all() or not failed.is_explained_by(changed):
         return math.inf
     return Oracle(changed[failed.counted]).distance(failed.port[failed.counted]).l2
 
@@ -139,7 +252,7 @@ def _changed_arguments(
         if tensor.dtype is torch.bool:
             for axis in range(tensor.ndim):
                 for step in (1, -1):
-                    text = f"with {name} shifted by {step:+d} along axis {axis}"
+                    text = f"with {name} {SHIFTED} {step:+d} along axis {axis}"
                     yield text, {name: tensor.roll(step, axis)}
             yield f"with {name} inverted", {name: ~tensor}
         elif tensor.dtype.is_floating_point:
@@ -149,7 +262,7 @@ def _changed_arguments(
                     yield f"with {name} as {str(other).removeprefix('torch.')}", {name: rounded}
         else:
             for step in (1, -1):
-                yield f"with {name} shifted by {step:+d}", {name: (tensor + step).clamp(min=0)}
+                yield f"with {name} {SHIFTED} {step:+d}", {name: (tensor + step).clamp(min=0)}
             # Both ends of edges, or both sides of pairs.
             for axis in (axis for axis, size in enumerate(tensor.shape) if size == 2):
                 yield f"with both parts of {name} along axis {axis} exchanged", {name: tensor.flip(axis)}
@@ -173,12 +286,15 @@ def _exchanged_arguments(
             yield f"with {other} in place of {name}", {name: another}
 
 
-def _origin() -> Hashable:
-    """The place in the user's code that runs the present operation: its code and instruction."""
+def _origin() -> Place:
+    """The place in the user's code that runs the present operation; else PyTorch's module that runs alone."""
     frame: FrameType | None = sys._getframe(2)
-    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _LIBRARIES:
+    while frame is not None and frame.f_globals.get("__name__") != __name__:
+        if frame.f_globals.get("__name__", "").partition(".")[0] not in _LIBRARIES:
+            name = Path(frame.f_code.co_filename).name
+            return Place(frame.f_code, frame.f_lasti, f"{name}:{frame.f_lineno}")
         frame = frame.f_back
-    return None if frame is None else (frame.f_code, frame.f_lasti)
+    return Place(None, 0, "the module")
 
 
 class _Operations(TorchDispatchMode):

@@ -3,22 +3,34 @@
 import numpy as np
 import torch
 
-from parity.verdict.causes import cause
+from parity.verdict.causes import OtherCall, cause
 from parity.verdict.distances import Distance
 from parity.verdict.patterns import FailedTensor
 
 LIMIT = 1e-9
 
 
-def told(reference, port, arguments, counted=None, oracle=None):
-    """The cause for a port's function in place of the reference's; both take the arguments by name."""
+def told(reference, port, arguments, counted=None, oracle=None, others=()):
+    """The cause for a port's function in place of the reference's; both take the arguments by name.
+
+    `others` are the arguments of other calls.
+    """
+    failed = _compared(reference, port, arguments, counted, oracle)
+
+    def run(tensors):
+        return reference(**tensors)
+
+    calls = [OtherCall(run, other, _compared(reference, port, other)) for other in others]
+    return cause(run, arguments, failed, other_calls=calls)
+
+
+def _compared(reference, port, arguments, counted=None, oracle=None):
     exact = reference(**arguments) if oracle is None else oracle
     result = port(**arguments)
     mask = np.ones(exact.shape, bool) if counted is None else counted
     limit = Distance(LIMIT, LIMIT, LIMIT)
     axes = [f"axis {axis}" for axis in range(exact.ndim)]
-    failed = FailedTensor(exact.double().numpy(), result.double().numpy(), mask, limit, axes, torch.float64)
-    return cause(lambda tensors: reference(**tensors), arguments, failed)
+    return FailedTensor(exact.double().numpy(), result.double().numpy(), mask, limit, axes, torch.float64)
 
 
 def with_noise(reference, port, x):

@@ -228,7 +228,7 @@ def test_an_error_of_the_norm_alone_has_no_elements():
     """A scale error is below the limit of each element."""
     found = difference(X, X * (1 + 1e-6), oracle=ORACLE)
     assert found.text == "all elements by a little"
-    assert found.explanation[0].startswith("equals the oracle times 1")
+    assert found.explanation[0].startswith("equals the oracle times (1 + 1e-06)")
 
 
 @pytest.mark.parametrize(

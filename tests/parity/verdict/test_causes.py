@@ -99,12 +99,12 @@ PLANTED = {
     "scale dropped": (
         lambda x: _attention(x),
         lambda x: _attention(x, 1.0),
-        r"without the step times 0\.353553|the result of \w+ times sqrt\(8\)",
+        r"without the step times 0\.353553|the result of \w+ times 2.82843 = sqrt\(8\)",
     ),
     "scale of a width": (
         lambda x: _attention(x, 1.0),
         lambda x: _attention(x, 1 / math.sqrt(D)),
-        r"times 1/sqrt\(8\)",
+        r"times 0\.353553 = 1/sqrt\(8\)",
     ),
     "transposed operand": (
         lambda x: _attention(x),

@@ -88,6 +88,38 @@ def test_a_ratio_that_chance_explains_is_not_told(factor, words):
     assert explained(oracle, oracle * factor, limit=coarse) == [f"equals the oracle times {words}"]
 
 
+@pytest.mark.parametrize(
+    ("factor", "words"),
+    [
+        (1 - 2.74e-7, "(1 - 2.7e-07)"),
+        (1 + 3e-8, "(1 + 3e-08)"),
+        (1 - 4e-7, "(1 - 4e-07)"),
+        (1 - 1e-6, "0.999999"),
+    ],
+)
+def test_a_factor_near_1_is_told_by_its_distance(factor, words):
+    oracle = normal(5, 6)
+    assert explained(oracle, oracle * factor) == [f"equals the oracle times {words}"]
+
+
+def test_a_factor_within_the_limit_of_1_is_none():
+    """The norm alone is beyond its limit; without the factor it is within."""
+    oracle, noise = normal(5, 6), normal(5, 6, seed=6)
+    noise -= oracle * (noise * oracle).sum() / (oracle * oracle).sum()
+    noise *= 1.9e-7 * np.linalg.norm(oracle) / np.linalg.norm(noise)
+    for distance, is_told in ((0.9e-7, False), (1.1e-7, True)):
+        port = oracle * (1 + distance) + noise
+        texts = explained(oracle, port, limit=Distance(2e-7, 1.0, 1e-7))
+        assert any("times (1 + " in text for text in texts) is is_told
+
+
+def test_factors_near_1_are_told_by_their_distance():
+    oracle = normal(5, 6)
+    factors = np.array([1.0, 1 + 5e-10, 1 - 3e-6, 2.0, 1 + 1e-4])[:, None]
+    (text,) = explained(oracle, oracle * factors)
+    assert text.endswith("for each index of axis 0: 1, 1, (1 - 3e-06), 2, ...")
+
+
 def test_an_exact_factor_of_integers_is_a_fraction():
     oracle = np.arange(2.0, 20.0, 2.0)
     (text,) = explained(oracle, oracle * 1.5, limit=EXACT, dtype=torch.int64)

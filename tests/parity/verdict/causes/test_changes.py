@@ -82,17 +82,28 @@ def test_the_bias_of_a_product_or_a_norm():
     assert_tried({}, aten.native_layer_norm.default, X, [8], BIAS, None, 1e-5, part="bias")
 
 
-@pytest.mark.parametrize(("shape", "words"), [((8,), "8"), ((1,), "1"), ((6, 8), "6x8"), ((6, 1), "6x1")])
-def test_an_added_bias_has_fewer_elements(shape, words):
-    bias = tensor(7, *shape)
-    for operands in ((X, bias), (bias, X)):
-        assert_tried({f"without the added bias of {words}": X}, aten.add.Tensor, *operands, part="bias")
+@pytest.mark.parametrize(("shape", "words"), [((8,), "8"), ((), "1"), ((6, 8), "6x8"), ((6, 1), "6x1")])
+def test_a_term_of_a_sum_left_out(shape, words):
+    term = tensor(7, *shape)
+    own = "x".join(map(str, X.shape))
+    for function, sign in ((aten.add.Tensor, 1), (aten.sub.Tensor, -1)):
+        name = function.overloadpacket.__name__
+        without, alone = f"without the term of {words} in {name}", f"without the term of {own} in {name}"
+        expected = {without: X, alone: sign * term.expand(X.shape)}
+        assert_tried(expected, function, X, term, part=" term ")
+        expected = {alone: term.expand(X.shape), without: sign * X}
+        assert_tried(expected, function, term, X, part=" term ")
 
 
-def test_a_residual_or_another_operation_has_no_bias():
-    assert_tried({}, aten.add.Tensor, X, X, part="bias")
-    assert_tried({}, aten.add.Tensor, X, 0.5, part="bias")
-    assert_tried({}, aten.mul.Tensor, X, BIAS, part="bias")
+def test_terms_of_one_shape_are_told_by_their_place():
+    other = tensor(7, *X.shape)
+    expected = {"without the second term in add": X, "without the first term in add": other}
+    assert_tried(expected, aten.add.Tensor, X, other, part=" term ")
+
+
+def test_a_constant_or_another_operation_has_no_term():
+    assert_tried({}, aten.add.Tensor, X, 0.5, part=" term ")
+    assert_tried({}, aten.mul.Tensor, X, BIAS, part=" term ")
 
 
 @pytest.mark.parametrize("function", [aten.tril.default, aten.triu.default])
@@ -317,10 +328,14 @@ def test_a_product_has_a_factor_of_a_width():
     expected = {}
     for width in (2, 3):
         expected |= {
-            words(f"sqrt({width})"): product * math.sqrt(width),
-            words(f"1/sqrt({width})"): product / math.sqrt(width),
             words(f"{width}"): product * width,
-            words(f"1/{width}"): product / width,
+            words(f"{1 / width:.6g} = 1/{width}"): product / width,
+        }
+    for width in (2, 3):
+        root = math.sqrt(width)
+        expected |= {
+            words(f"{root:.6g} = sqrt({width})"): product * root,
+            words(f"{1 / root:.6g} = 1/sqrt({width})"): product / root,
         }
     assert_tried(expected, aten.mm.default, x, y, part="times")
     assert_tried({}, aten.mul.Tensor, SQUARE, SQUARE, part="times")

@@ -1,5 +1,7 @@
 """Mistakes in a loop: one place in the code runs several times, and the port differs in all of them."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -22,12 +24,16 @@ def summed(x, scale, moves, factor=lambda scale: scale, turned=lambda moves: mov
     return state
 
 
+LINE = f"{Path(__file__).name}:{summed.__code__.co_firstlineno + 4}"
+"""The line of the loop's body."""
+
+
 def test_a_factor_that_every_step_leaves_out():
     def port(**arguments):
         return summed(**arguments, factor=torch.ones_like)
 
     text = told(summed, port, ARGUMENTS)
-    assert text == f"fits the reference without the factor of {D}, in all {STEPS} runs of the line"
+    assert text == f"fits the reference without the factor of {D}, all {STEPS} times in {LINE}"
 
 
 def test_an_operand_of_a_sum_that_every_step_transposes():
@@ -35,7 +41,7 @@ def test_an_operand_of_a_sum_that_every_step_transposes():
         return summed(**arguments, turned=torch.t)
 
     text = told(summed, port, ARGUMENTS)
-    assert text == f"fits the reference with other of add transposed, in all {STEPS} runs of the line"
+    assert text == f"fits the reference with other of add transposed, all {STEPS} times in {LINE}"
 
 
 def test_a_factor_that_one_step_leaves_out():
@@ -45,7 +51,7 @@ def test_a_factor_that_one_step_leaves_out():
         return summed(**arguments, factor=lambda scale: next(factors))
 
     text = told(summed, port, ARGUMENTS)
-    assert text == f"fits the reference without the factor of {D}, in run 3 of {STEPS} of the line"
+    assert text == f"fits the reference without the factor of {D}, the 3rd of {STEPS} times in {LINE}"
 
 
 def test_a_loop_of_two_steps():
@@ -55,9 +61,9 @@ def test_a_loop_of_two_steps():
         factors = iter([torch.ones(D) if step in left_out else ARGUMENTS["scale"] for step in range(2)])
         return summed(**arguments, factor=lambda scale: next(factors))
 
-    for left_out, runs in (((0, 1), "in all 2 runs of the line"), ((1,), "in run 2 of 2 of the line")):
+    for left_out, times in (((0, 1), "all 2 times"), ((1,), "the 2nd of 2 times")):
         text = told(summed, lambda left_out=left_out, **own: port(left_out, **own), arguments)
-        assert text == f"fits the reference without the factor of {D}, {runs}"
+        assert text == f"fits the reference without the factor of {D}, {times} in {LINE}"
 
 
 def test_code_without_the_name_of_a_module():

@@ -2,6 +2,7 @@
 
 import math
 
+import pytest
 import torch
 import torch.nn.functional as F
 
@@ -26,20 +27,41 @@ def test_the_scale_of_all_heads_in_place_of_one():
     rows = 10 * MOST_HEADS
     left, right = tensor(7, rows, 2, 3), tensor(8, rows, 3, 2)
     results = tried(aten.bmm.default, left, right)
-    torch.testing.assert_close(results["with the result of bmm times 1/sqrt(8)"], left @ right / math.sqrt(8))
-    torch.testing.assert_close(results["with the result of bmm times sqrt(8)"], left @ right * math.sqrt(8))
-    assert f"with the result of bmm times 1/sqrt({MOST_HEADS})" in results
-    for no_heads in (7, 2 * MOST_HEADS):
-        assert f"with the result of bmm times 1/sqrt({no_heads})" not in results
-    # The fewest heads, and one more than the most.
-    assert "with the result of bmm times sqrt(2)" in tried(
-        aten.bmm.default, tensor(7, 6, 5, 3), tensor(8, 6, 3, 5)
+    torch.testing.assert_close(
+        results["with the result of bmm times 0.353553 = 1/sqrt(8)"], left @ right / math.sqrt(8)
     )
+    torch.testing.assert_close(
+        results["with the result of bmm times 2.82843 = sqrt(8)"], left @ right * math.sqrt(8)
+    )
+    assert _factor_of(MOST_HEADS) in results
+    for no_heads in (7, 2 * MOST_HEADS):
+        assert _factor_of(no_heads) not in results
+    # The fewest heads, and one more than the most.
+    assert _factor_of(2) in tried(aten.bmm.default, tensor(7, 6, 5, 3), tensor(8, 6, 3, 5))
     rows = 2 * (MOST_HEADS + 1)
     results = tried(aten.bmm.default, tensor(7, rows, 3, 3), tensor(8, rows, 3, 3))
-    assert f"with the result of bmm times sqrt({MOST_HEADS + 1})" not in results
-    # The rows of a single product are no heads.
-    assert "with the result of mm times 1/sqrt(2)" not in tried(aten.mm.default, X[0], X[0].T)
+    assert _factor_of(MOST_HEADS + 1) not in results
+
+
+def _factor_of(heads):
+    root = math.sqrt(heads)
+    return f"with the result of bmm times {root:.6g} = sqrt({heads})"
+
+
+def test_the_rows_of_a_product_are_no_width():
+    """They count examples: the rows of a single product, and the leading axis of several."""
+    sizes = range(2, 12)
+    texts = tried(aten.mm.default, tensor(7, 11, 3), tensor(8, 3, 5))
+    assert [size for size in sizes if f"with the result of mm times {size}" in texts] == [3, 5]
+    texts = tried(aten.bmm.default, tensor(7, 11, 2, 3), tensor(8, 11, 3, 5))
+    assert [size for size in sizes if f"with the result of bmm times {size}" in texts] == [2, 3, 5]
+
+
+@pytest.mark.parametrize(("width", "words"), [(4, "4"), (3, "4 = sqrt(16)")])
+def test_a_factor_has_one_reading(width, words):
+    """4 may be a width, and is the root of another one: the simplest reading is told."""
+    texts = tried(aten.mm.default, tensor(7, 2, width), tensor(8, width, 16))
+    assert [text for text in texts if " times 4" in text] == [f"with the result of mm times {words}"]
 
 
 def test_the_transposed_weight_of_a_bilinear_layer():

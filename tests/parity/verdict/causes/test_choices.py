@@ -1,0 +1,67 @@
+"""Causes of wrong choices: many changes give the same integers, and few of them say anything."""
+
+import pytest
+import torch
+
+from tests.parity.verdict.planted import told
+
+ROWS, D, CODES = 40, 6, 13
+RNG = torch.Generator().manual_seed(11)
+X = torch.randn(ROWS, D, generator=RNG, dtype=torch.float64)
+BOOK = torch.randn(D, CODES, generator=RNG, dtype=torch.float64)
+TERM = 3 * torch.randn(CODES, generator=RNG, dtype=torch.float64)
+
+
+def nearest(x, term=TERM, factor=1.0, shown=torch.argmin):
+    return shown(factor * (x @ BOOK) + term, -1)
+
+
+def test_a_factor_that_drowns_another_term_is_no_cause():
+    """Any large factor gives the choices of the product alone."""
+    port = lambda x: nearest(x, term=0 * TERM)  # noqa: E731, a function as users write it
+    assert told(nearest, port, {"x": X}) == f"fits the reference without the term of {CODES} in add"
+
+
+def test_a_factor_that_is_one_of_many_is_no_cause():
+    """The term is a part of another operation, so that only factors fit."""
+
+    def reference(x, factor=1.0):
+        return torch.argmin(torch.maximum(factor * (x @ BOOK), 1e-3 * TERM), -1)
+
+    def port(x):
+        return reference(x, factor=1e6)
+
+    assert "times" not in told(reference, port, {"x": X})
+
+
+@pytest.mark.parametrize(("factor", "words"), [(D, "6"), (D**-0.5, "0.408248 = 1/sqrt(6)")])
+def test_a_factor_that_the_choices_tell(factor, words):
+    text = told(nearest, lambda x: nearest(x, factor=factor), {"x": X})
+    assert text == f"fits the reference with the result of mm times {words}"
+
+
+def test_a_change_of_the_code_goes_before_a_number():
+    """Both give the same choices, and the product comes first in the code."""
+
+    def reference(x, scale=1 / D):
+        return (x @ BOOK * scale).gt(0.5)
+
+    text = told(reference, lambda x: reference(x, scale=1.0), {"x": X})
+    assert text == "fits the reference without the step times 0.166667"
+
+
+HISTORY = torch.arange(ROWS) % 4
+
+
+@pytest.mark.parametrize(
+    ("reference", "port", "text"),
+    [
+        (lambda ids: ids > 0, lambda ids: ids >= 0, "with >= in place of >"),
+        (lambda ids: ids <= 2, lambda ids: ids < 2, "with < in place of <="),
+        (lambda ids: torch.arange(ROWS) >= 9, lambda ids: torch.arange(ROWS) > 9, "with > in place of >="),
+        # Shifted data alone fit.
+        (lambda ids: ids % 3, lambda ids: (ids + 1) % 3, "with ids shifted by +1"),
+    ],
+)
+def test_a_change_of_the_code_goes_before_shifted_data(reference, port, text):
+    assert told(reference, port, {"ids": HISTORY}) == f"fits the reference {text}"
