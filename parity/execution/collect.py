@@ -188,7 +188,8 @@ class _Collection:
         try:
             self._ask(name, Commands.coverage, self._batch.folder.inputs, self._calls, folder.coverage)
         except RunnerFailure as failure:
-            record.coverage_reason = str(failure)
+            is_told = failure.reason in record.reason
+            record.coverage_reason = "the port does not run" if is_told else str(failure)
 
     def _record_calls(self) -> WorkingBytes:
         """Run the reference with taps, which the other runners wait for."""

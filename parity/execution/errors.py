@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import linecache
 import re
 import sys
 import traceback
 from pathlib import Path
 
 from parity.base.code import is_library, shown
+from parity.runners.base import FailsWithSizes
 
 _OF_THE_COMPILER = re.compile(r"\(%\w+\) error: (.*)")
 _OF_THE_SOURCE = re.compile(r"-->|\d*\s*\|")
@@ -22,6 +24,8 @@ _OURS = ("parity", "tripy_portable", "mlir_tensorrt", "tensorrt")
 
 def error_text(error: BaseException) -> str:
     """An error in one line: its type, its first line, and the user's code that raised it, if any did."""
+    if isinstance(error, FailsWithSizes):
+        return f"{error_text(error.error)}{_with_sizes(error)}"
     place = _place(error)
     return f"{type(error).__name__}: {first_line(error)}" + (f" ({place})" if place else "")
 
@@ -44,18 +48,36 @@ def first_line(error: BaseException) -> str:
     return _LOCATION.sub("", f"{first} {detail}").rstrip()
 
 
+def _with_sizes(error: FailsWithSizes) -> str:
+    """The line of the port, its module and the sizes that fail, with the fix; empty without a place."""
+    places = _users_places(error.error)
+    if not places:
+        return ""
+    path, number, _ = places[0]
+    owners = (error.owners(path, number) for path, number, _ in places)
+    owner = next(filter(None, owners), "")
+    text = f": {linecache.getline(str(path), number).strip()}" + (f", in {owner}" if owner else "")
+    if error.sizes:
+        fix = "a size that varies is a constant there: take it from a tensor's shape"
+        text = f"{text}, with {error.sizes}; {fix}"
+    return text
+
+
 def _place(error: BaseException) -> str:
-    """File, line and function of the innermost call in the user's code; empty without one.
+    """File, line and function of the innermost call in the user's code; empty without one."""
+    return next((f"{shown(path)}:{line} in {name}" for path, line, name in _users_places(error)), "")
+
+
+def _users_places(error: BaseException) -> list[tuple[Path, int, str]]:
+    """File, line and function of the calls in the user's code, the innermost one first.
 
     nvtripy compiles after the user's function has returned, and its message has the operation's calls, the
     innermost one first.
     """
     told = [match.groups() for match in _NVTRIPYS_PLACE.finditer(_STYLE.sub("", str(error)))]
     raised = [(f.filename, f.lineno, f.name) for f in traceback.extract_tb(error.__traceback__)]
-    for path, line, name in [*told, *reversed(raised)]:
-        if _is_users(Path(path)):
-            return f"{shown(Path(path))}:{line} in {name}"
-    return ""
+    places = [(Path(path), int(line or 0), name) for path, line, name in [*told, *reversed(raised)]]
+    return [place for place in places if _is_users(place[0])]
 
 
 def _is_users(path: Path) -> bool:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,20 @@ class BuiltOnly(Exception):
 
 class Refused(Exception):
     """A builder refuses a graph; the message names the builder, the reason and the line of the graph."""
+
+
+class FailsWithSizes(Exception):
+    """A port that runs with the sizes of its first batch does not run with others.
+
+    Attributes:
+        error: The library's error, with the places in the code.
+        sizes: The sizes that differ from those of the first batch, in words; empty if none does.
+        owners: Names the modules that a line of a file belongs to, in words; empty for other code.
+    """
+
+    def __init__(self, error: Exception, sizes: str, owners: Callable[[Path, int], str]) -> None:
+        super().__init__(str(error))
+        self.error, self.sizes, self.owners = error, sizes, owners
 
 
 class Runner(abc.ABC):

@@ -102,6 +102,15 @@ class Compiled:
         """Whether every result is an input, so that nothing runs."""
         return self.executable is None
 
+    @property
+    def sizes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of the traced arguments, by dotted path."""
+        return {
+            dotted(path): tuple(high for _, high in accepted[1])
+            for path, accepted in self._accepted
+            if isinstance(accepted, tuple) and len(accepted) == 2 and isinstance(accepted[0], torch.dtype)
+        }
+
     def accepts(self, arguments: Any) -> bool:
         """Whether it can run on these host arguments: of the same structure, with sizes in its ranges."""
         given = list(leaves(arguments))

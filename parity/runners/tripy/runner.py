@@ -51,6 +51,7 @@ from parity.runners.tripy.compiled import (
     tripy_value,
 )
 from parity.runners.tripy.lean_traces import leanly
+from parity.runners.tripy.other_sizes import failing_with_sizes
 from parity.runners.tripy.pairing import (
     built_port,
     check_patterns,
@@ -202,7 +203,14 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
         arguments = map_tree(self.case.entry_arguments(arrays), self._host)
         sizes = self.case.dynamic_sizes(arrays)
         compiled = self._compiled(function.__name__, function, arguments, sizes, taps)
-        return compiled.on_host(placed(arguments)), compiled
+        try:
+            return compiled.on_host(placed(arguments)), compiled
+        except tp.TripyException as error:
+            trace = functools.partial(self._traced, Compiled, function, arguments, _STATIC, taps=taps)
+            failure = failing_with_sizes(trace, self.modules(), arguments, compiled.sizes)
+            if failure is not None:
+                raise failure from error
+            raise
 
     def run(self, arrays: Arrays) -> dict[str, torch.Tensor]:
         return self._run_entry(arrays, self._entry)[0]
