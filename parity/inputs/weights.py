@@ -115,7 +115,8 @@ def initial_weights(
         shape = tuple(parameter.shape) or (1,)
         if parameter.is_complex():
             shape = (*shape, 2)
-        weights[name] = torch.from_numpy(_normal(name, shape, seed) * np.float32(scale))
+        values = _normal(name, shape, seed)
+        weights[name] = torch.from_numpy(values * np.float32(scale))
         if parameter.is_complex():
             weights[name] = torch.view_as_complex(weights[name])
     state = model.state_dict()
