@@ -167,7 +167,10 @@ def _finish(
         entry, precision = unit
         if precision is not None:
             return _judged(entry, precision, request, folder, worker, progress)
-        return streams(entry.case, precisions[0], worker) if request.streams else ()
+        if not request.streams:
+            return ()
+        asked = _of_streams(entry.case, [own.case for own in prepared], precisions)
+        return tuple(stream for own in asked for stream in streams(entry.case, own, worker))
 
     # Streams come first: they are the longest units of one process. No core waits long for the last unit.
     longest_first = sorted(prepared, key=lambda entry: _length(entry, request), reverse=True)
@@ -199,6 +202,15 @@ def _finish(
             progress(problem)
         write_manifest(folder, request, report.requested_runners, descriptions)
     return report
+
+
+def _of_streams(case: Case, cases: Sequence[Case], precisions: Sequence[Precision]) -> Sequence[Precision]:
+    """The precisions in which a case's streams are judged: all for the first such case, for the casts.
+
+    The others have the first precision alone: a stream takes a second in each.
+    """
+    first = next((own for own in cases if own.has_streams()), None)
+    return precisions if case is first else precisions[:1]
 
 
 def _length(prepared: PreparedCase, request: Request) -> tuple[int, int]:

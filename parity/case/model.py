@@ -275,6 +275,14 @@ class Case(Pairing, Incremental, Cached, Quantised, Recorded, abc.ABC):
         """The models of this case over streams of items. Raises `UserError` where there are none."""
         raise UserError("stream", self.name, "has no streams", "name a case whose models take streams")
 
+    def has_streams(self) -> bool:
+        """Whether the case has `streams`."""
+        try:
+            self.streams()
+        except UserError:
+            return False
+        return True
+
     def serving(self) -> Serving:
         """The requests of this case for a server. Raises `UserError` where there are none."""
         raise UserError("serve", self.name, "has no requests", "name a case that can be served")

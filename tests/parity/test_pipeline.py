@@ -17,6 +17,7 @@ from parity.capture.store import load_capture, save_capture
 from parity.execution.worker import RunnerProcess
 from parity.inputs.arrays import make_inputs
 from parity.inputs.weights import digest
+from parity.pipeline import _of_streams
 from parity.report.files import read_report
 from parity.report.schema import SCHEMA, StreamReport
 from parity.timing.rounds import (
@@ -114,6 +115,13 @@ def test_a_replay_gives_the_identical_verdicts(replayed, saved_run, report, cont
     assert code == 0
     assert _judged(again) == _judged(report)
     assert content(saved_run.folder) == before
+
+
+def test_the_first_case_with_streams_has_them_in_all_precisions():
+    cases = [load_case(name) for name in ("dlrm_tiny", "hstu_tiny", "hstu_tiny_rated")]
+    asked = [_of_streams(case, cases, ("bf16", "fp32")) for case in cases]
+    assert asked == [("bf16",), ("bf16", "fp32"), ("bf16",)]
+    assert [case.has_streams() for case in cases] == [False, True, True]
 
 
 def test_a_replay_keeps_a_failing_stream(replayed, saved_run, tmp_path):
