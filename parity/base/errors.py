@@ -43,6 +43,10 @@ class UserError(ValueError):
         words = " ".join(word for word in (shown, problem) if word)
         super().__init__(bounded(f"{field}: {words}; {fix}"))
 
+    def at(self, place: str) -> UserError:
+        """The error with its place, such as a case and a runner of it."""
+        return UserError(self.field, self.value, f"{self.problem} (in {place})", self.fix)
+
     def __reduce__(self) -> tuple[type[UserError], tuple[str, object, str, str]]:
         # Errors travel between processes. The default passes on the message alone.
         return type(self), (self.field, self.value, self.problem, self.fix)

@@ -14,6 +14,7 @@ import torch
 
 from parity.base.dispatch import EachOperation, largest_bytes, tensors_in
 from parity.base.precision import coarser
+from parity.capture.indices import index_outside
 from parity.capture.terms import terms
 
 WHOLE = ""
@@ -30,6 +31,9 @@ class LongestSums(EachOperation):
     module without one has none.
     `unknown[path]` has the operations that are not known by name, with the origin of their terms, for the
     innermost module around each; operations outside of all modules have the path "".
+
+    Raises:
+        IndexOutside: An operation has an index outside of its axis.
     """
 
     def __init__(self) -> None:
@@ -48,6 +52,15 @@ class LongestSums(EachOperation):
 
     def leave(self) -> None:
         self._open.pop()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        try:
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        except (IndexError, RuntimeError) as error:
+            outside = index_outside(func, args, kwargs or {}, self._open[-1] if self._open else "")
+            if outside is None:
+                raise
+            raise outside from error
 
     def operation(self, func: Any, args: tuple, kwargs: dict) -> Any:
         result = func(*args, **kwargs)

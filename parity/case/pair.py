@@ -16,7 +16,7 @@ from parity.base.errors import UserError, check_names, from_here
 from parity.base.trees import Leaf, dotted, leaves, map_tree
 from parity.case.model import Case
 from parity.case.pairing import Pairing, entry_of, overrides_call, require_fitting
-from parity.case.plain_models import require_plain
+from parity.case.plain_models import in_place_of_model, require_plain
 from parity.case.plan import Arrays, PlannedBatch
 from parity.case.shapes import checked_dynamic, checked_mask, checked_poison, cut
 
@@ -101,7 +101,7 @@ class ModelPair(Case):
         if not _is_torch_module(self._torch_model):
             model = self._torch_model()
             if not _is_torch_module(model):
-                raise UserError("torch_model", model, "is no torch.nn.Module", "return the model")
+                raise _no_model("torch_model", model, "torch.nn.Module")
             require_plain("torch_model", self.name, model)
             return model
         try:
@@ -116,7 +116,7 @@ class ModelPair(Case):
             return self._port
         port = self._port(*_dtype_argument(self._port, dtype))
         if not _is_tripy_module(port):
-            raise UserError("port", port, "is no nvtripy.Module", "return the Tripy model")
+            raise _no_model("port", port, "nvtripy.Module")
         return port
 
     def precision_of_port(self) -> str | None:
@@ -240,6 +240,11 @@ def _checked_models(torch_model: Any, port: Any) -> tuple[Any, Any]:
             "port", port, "is no nvtripy.Module", "give a Tripy model, or a function that builds it"
         )
     return torch_model, port
+
+
+def _no_model(field: str, value: Any, model: str) -> UserError:
+    returned, fix = in_place_of_model(value, model)
+    return UserError(field, value, f"is no {model}: the function returns {returned}", fix)
 
 
 def _is_torch_module(value: Any) -> bool:

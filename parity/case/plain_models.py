@@ -1,8 +1,9 @@
-"""Models of PyTorch that are no plain modules: nothing can look inside them, or they have no weights yet."""
+"""Models that are no plain modules: closed ones, those without weights yet, and what is no model at all."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import inspect
+from typing import TYPE_CHECKING, Any
 
 from parity.base.errors import UserError
 
@@ -37,3 +38,25 @@ def require_plain(field: str, value: str, model: torch.nn.Module) -> None:
         if tensor.is_meta:
             problem = f"has no values of {name}, which is on the device meta"
             raise UserError(field, value, problem, "make the model on the CPU")
+
+
+def in_place_of_model(value: Any, model: str) -> tuple[str, str]:
+    """What a function returns in place of a model, in words, and the remedy.
+
+    Args:
+        value: What it returns.
+        model: The kind of the model, such as "nvtripy.Module".
+    """
+    import torch
+
+    if value is None:
+        return "None", f"return the {model} at its end"
+    if inspect.isclass(value):
+        return f"the class {value.__name__}", f"return an instance: call {value.__name__} with its arguments"
+    if inspect.isroutine(value):
+        return f"the function {value.__name__}", f"call it, and return the {model}"
+    if isinstance(value, torch.nn.Module):
+        return f"the PyTorch model {type(value).__name__}", f"return the {model}"
+    if isinstance(value, (tuple, list)):
+        return f"a {type(value).__name__} of {len(value)}", f"return the {model} alone"
+    return f"a value of type {type(value).__name__}", f"return the {model}"

@@ -18,6 +18,7 @@ import torch
 from parity.base.errors import UserError
 from parity.base.files import write_new
 from parity.capture.slices import MemoryBudget
+from parity.capture.spool import CannotWrite
 from parity.capture.store import is_saved
 from parity.execution.bounds import require_memory
 from parity.execution.commands import Commands, WorkingBytes
@@ -127,11 +128,18 @@ class _Collection:
             self._fail_waiting(name, failure)
         except UserError as error:
             self._fail_waiting(name, RunnerFailure(Status.ERROR, str(error)))
-            raise
+            raise self._told(error, name) from error
         if self._steps.timed and name in self._working({name: record}) and not self._why_untimed():
             record.timing_reason = prepare_timing(self._batch, name, self._pool, self._scheduler)
         self._progress(f"{self._batch.case.name} {self._batch.precision.name}: {name}")
         return record
+
+    def _told(self, error: UserError, name: str) -> UserError:
+        """A runner's error with its place in a run, which may be of many cases."""
+        case = self._batch.case
+        if case.is_live or isinstance(error, CannotWrite) or case.name in str(error):
+            return error
+        return error.at(f"{case.name} {self._batch.precision.name}, {name}")
 
     def _fail_waiting(self, name: str, failure: RunnerFailure) -> None:
         """Pass the reference's failure to the runners that wait for its calls."""
@@ -187,8 +195,11 @@ class _Collection:
         """Measure what the batch asks of the port. A failure is no verdict on the port."""
         try:
             self._ask(name, Commands.coverage, self._batch.folder.inputs, self._calls, folder.coverage)
-        except RunnerFailure as failure:
-            is_told = failure.reason in record.reason
+        except CannotWrite:
+            raise
+        except (RunnerFailure, UserError) as failure:
+            told = failure.reason if isinstance(failure, RunnerFailure) else str(failure)
+            is_told = told in record.reason
             record.coverage_reason = "the port does not run" if is_told else str(failure)
 
     def _record_calls(self) -> WorkingBytes:
@@ -340,3 +351,7 @@ def _step(record: RunnerRecord, name: str) -> Iterator[None]:
             raise
         record.status = Status.ERROR
         record.reason = record.reason or f"{name} raises {failure.reason}"
+    except UserError as error:
+        # Behind a step that failed, its capture is missing.
+        if record.status is Status.OK or isinstance(error, CannotWrite):
+            raise

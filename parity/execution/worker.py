@@ -18,10 +18,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TextIO, TypeVar
 
+from parity.base.errors import UserError
 from parity.base.interruption import raisable, stay_if_ending, undoing
 from parity.base.memory import is_allocation_failure
 from parity.base.process import leave_out_of_collections, reuse_freed_memory
-from parity.capture.outputs import NotComparable
 from parity.capture.spool import CannotWrite
 from parity.execution import fork_server, gpu_memory
 from parity.execution.commands import Commands
@@ -71,8 +71,8 @@ class RunnerProcess:
 
         Raises:
             RunnerFailure: The command gave no result; the child is gone or idle.
-            CannotWrite: The run's folder cannot be written.
-            NotComparable: An output of the model cannot be compared.
+            UserError: Bad input that only the child meets, such as an output that cannot be compared, or a
+                folder that cannot be written.
         """
         with self._one_command:
             return self._answered(command.__name__, arguments, keywords)
@@ -169,8 +169,8 @@ class RunnerHere:
 
 
 def _payload(status: Status, payload: Any) -> Any:
-    """The result of a command, or its error. Raises `RunnerFailure`, `CannotWrite` or `NotComparable`."""
-    if isinstance(payload, (CannotWrite, NotComparable)):
+    """The result of a command, or its error. Raises `RunnerFailure` or `UserError`."""
+    if isinstance(payload, UserError):
         raise payload
     if status != Status.OK:
         raise RunnerFailure(status, payload)
@@ -227,7 +227,8 @@ def _answer(
         return Status.REFUSED, str(error)
     except CannotWrite as error:
         return Status.UNWRITABLE, error
-    except NotComparable as error:
+    except UserError as error:
+        traceback.print_exc(file=log)
         return Status.ERROR, error
     except MemoryError:
         return Status.OUT_OF_MEMORY, f"allocation failed during '{command}'"

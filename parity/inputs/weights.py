@@ -25,7 +25,7 @@ from parity.base.precision import dtype_name
 from parity.case import Case
 from parity.case.contract import scale_of
 from parity.case.pairing import require_fitting
-from parity.case.plain_models import require_plain
+from parity.case.plain_models import in_place_of_model, require_plain
 from parity.case.users_code import of_case
 from parity.inputs.checkpoints import fitted, layout, read_checkpoint, read_safetensors, some
 from parity.inputs.weight_scales import is_statistic, role_scale, statistic
@@ -54,8 +54,9 @@ def case_weights(
     with of_case(case, "build_reference"):
         model: object = case.build_reference()
     if not isinstance(model, torch.nn.Module):
-        problem = f"has a reference of type {type(model).__name__}"
-        raise UserError("case", case.name, problem, "return a torch.nn.Module from build_reference")
+        returned, fix = in_place_of_model(model, "torch.nn.Module")
+        problem = f"has no reference: build_reference returns {returned}"
+        raise UserError("case", case.name, problem, fix)
     require_plain("case", case.name, model)
     if type(case).call is Case.call:
         for origin, of_batch in (arguments or {}).items():

@@ -51,21 +51,15 @@ class _Apart:
         process = self._pool.get(JUDGE, PRECISIONS[folder.path.name])
         arguments = (case.reference, folder, batch, sorted(diagnosed), self._threads)
         try:
-            judged = process.request(Commands.call, f"{__name__}:{judged_here.__name__}", *arguments)
+            return process.request(Commands.call, f"{__name__}:{judged_here.__name__}", *arguments)
         except RunnerFailure as failure:
             problem = f"in batch {batch} have no result ({failure})"
             raise UserError("verdicts", case.name, problem, "give fewer rows with --batch") from failure
-        if isinstance(judged, UserError):
-            raise judged
-        return judged
 
 
 @one_thread()
 def judged_here(
     reference: CaseReference, folder: PrecisionFolder, batch: str, diagnosed: Collection[str], threads: int
-) -> dict[str, RunnerJudgement] | UserError:
-    """The result of `judge_batch` in this process, or its error."""
-    try:
-        return judge_batch(load_case(reference), folder, batch, diagnosed, threads)
-    except UserError as error:
-        return error
+) -> dict[str, RunnerJudgement]:
+    """The result of `judge_batch` in this process."""
+    return judge_batch(load_case(reference), folder, batch, diagnosed, threads)

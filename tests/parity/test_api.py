@@ -221,9 +221,15 @@ def test_inputs_may_be_nested_and_outputs_in_containers():
         ({"port": 3}, "port: 3 is no nvtripy.Module; give a Tripy model"),
         ({"port": Net()}, "torch_model: Net is the port; give the PyTorch model first"),
         ({"port": lambda a, b: None}, "needs a, b; give a function of the type alone"),
-        ({"port": lambda: 3}, "port: 3 is no nvtripy.Module; return the Tripy model"),
+        (
+            {"port": lambda: 3},
+            "is no nvtripy.Module: the function returns a value of type int; return the nvt",
+        ),
         ({"torch_model": 3}, "torch_model: 3 is no torch.nn.Module"),
-        ({"torch_model": lambda: 3}, "torch_model: 3 is no torch.nn.Module; return the model"),
+        (
+            {"torch_model": lambda: 3},
+            "torch_model: 3 is no torch.nn.Module: the function returns a value of",
+        ),
         ({"inputs": [1]}, "inputs: list is no dictionary"),
         ({"inputs": {}}, "has no array"),
         ({"inputs": {"image": {1.0}}}, "inputs: {'image': {1.0}} has no array"),

@@ -69,8 +69,8 @@ MISTAKES = {
         "\ndef __getattr__(name): raise RuntimeError(name)\n\n\nother = ",
         "case: RuntimeError: case, ",
     ),
-    "no model": (REFERENCE, "return None", "has a reference of type NoneType; return a torch.nn.Module"),
-    "a class": (REFERENCE, "return Reference", "has a reference of type type; return a torch.nn.Module"),
+    "no model": (REFERENCE, "return None", "build_reference returns None; return the"),
+    "a class": (REFERENCE, "return Reference", "returns the class Reference; return an"),
     "make_inputs raises": (INPUTS, "1 / 0; return {", "make_inputs fails (ZeroDivisionError: div"),
     "no inputs": (INPUTS, "return None and {", "has inputs of type NoneType; return NumPy arrays by name"),
     "an input that the entry does not take": (
@@ -118,7 +118,7 @@ def test_a_port_that_is_no_module_of_tripy_is_refused(tmp_path, monkeypatch):
     (tmp_path / "torch_port.py").write_text(SOURCE.replace(PORT, REFERENCE, 1))
     monkeypatch.syspath_prepend(tmp_path)
     case = load_case(CaseReference(target="torch_port:case"))
-    message = "has a port of type torch_port.Reference; return a nvtripy.Module from build_port"
+    message = "has no port: build_port returns the PyTorch model Reference; return the nvtripy.Module"
     with pytest.raises(UserError, match=message):
         make_runner("tripy").load(case, PRECISIONS["fp32"], case_weights(case)[0])
 

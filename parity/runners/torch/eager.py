@@ -13,6 +13,7 @@ from parity.base.precision import Precision
 from parity.base.real_numbers import complex_dtype, in_real, is_tensor, with_numbers_in
 from parity.base.trees import dotted, leaves, map_tree
 from parity.capture.captures import Capture, ModuleCall, TensorKey, tensor_leaves
+from parity.capture.indices import IndexOutside
 from parity.capture.names import TapName
 from parity.capture.outputs import flat_outputs, form_of, output_of
 from parity.capture.torch_hooks import module_ranges, tapped
@@ -206,7 +207,10 @@ class TorchRunner(TorchGraphs, RecordsCalls, Appends, RangesModules):
         return f"torch dense (eager, {self.device.type})"
 
     def record(self, arrays: Arrays, capture: Capture | None = None) -> Capture:
-        capture = self._tapped(arrays, capture, record_calls=True)
+        try:
+            capture = self._tapped(arrays, capture, record_calls=True)
+        except IndexOutside as error:
+            raise error.of_inputs(arrays) from error
         self._record_appending(arrays, capture)
         return capture
 

@@ -18,6 +18,7 @@ from parity.capture.tripy_hooks import named_modules
 from parity.case import Case, Form
 from parity.case.pairing import check_paths, function_of
 from parity.case.patterns import matched
+from parity.case.plain_models import in_place_of_model
 from parity.inputs.port_weights import port_weights, source_of
 from parity.runners.tripy.compiled import tripy_dtype
 from parity.runners.tripy.lean_traces import leanly
@@ -55,9 +56,8 @@ def built_port(case: Case, dtype: torch.dtype) -> tp.Module:
     """The port of a case in a type. Raises `UserError` for one that is no module of Tripy."""
     model: Any = leanly(lambda: case.build_port(tripy_dtype(dtype)))
     if not isinstance(model, tp.Module):
-        kind = f"{type(model).__module__}.{type(model).__qualname__}"
-        fix = "return a nvtripy.Module from build_port"
-        raise UserError("case", case.name, f"has a port of type {kind}", fix)
+        returned, fix = in_place_of_model(model, "nvtripy.Module")
+        raise UserError("case", case.name, f"has no port: build_port returns {returned}", fix)
     return model
 
 

@@ -15,6 +15,7 @@ import torch
 import parity.execution.scheduler
 from cases.shipped import load_case
 from parity.base.code import shown
+from parity.base.errors import UserError
 from parity.base.precision import PRECISIONS
 from parity.capture.captures import Capture, ModuleCall
 from parity.capture.slices import MemoryBudget
@@ -72,6 +73,12 @@ def _failure(process, *request):
     return caught.value
 
 
+def _refusal(process, *request):
+    with pytest.raises(UserError) as caught:
+        process.request(*request)
+    return caught.value
+
+
 def _is_running(pid):
     try:
         os.kill(pid, 0)
@@ -89,10 +96,17 @@ def test_results_come_back(process):
 
 
 def test_an_exception_is_an_error_with_its_first_line_and_the_process_lives_on(process):
-    failure = _failure(process, Commands.load, CaseReference(target="nowhere:case"), FP32, Path("nowhere"))
+    failure = _failure(process, Commands.call, f"{__name__}:_lost")
     assert failure.status is Status.ERROR
-    assert failure.reason.startswith("UserError: case: nowhere:case ")
+    assert failure.reason.startswith("_Lost: first (")
     assert str(failure) == f"ERROR: {failure.reason}"
+    assert process.request(Commands.start, 1).label
+
+
+def test_bad_input_stays_the_user_s_and_the_process_lives_on(process):
+    refusal = _refusal(process, Commands.load, CaseReference(target="nowhere:case"), FP32, Path("nowhere"))
+    assert (refusal.field, refusal.value) == ("case", "nowhere:case")
+    assert refusal.fix
     assert process.request(Commands.start, 1).label
 
 
@@ -148,7 +162,7 @@ def test_a_hang_is_stopped_at_its_limit(process):
 
 
 def test_a_crash_names_the_signal_and_the_last_line_of_the_log(process):
-    _failure(process, Commands.run, Path("/no/such/input"), Path("stem"))
+    _refusal(process, Commands.run, Path("/no/such/input"), Path("stem"))
     os.kill(process.pid, signal.SIGABRT)
     failure = _failure(process, Commands.start, 1)
     assert failure.status is Status.CRASHED
@@ -158,7 +172,7 @@ def test_a_crash_names_the_signal_and_the_last_line_of_the_log(process):
 
 
 def test_the_last_line_is_the_process_s_own(pool, process):
-    _failure(process, Commands.run, Path("/no/such/input"), Path("stem"))
+    _refusal(process, Commands.run, Path("/no/such/input"), Path("stem"))
     os.kill(process.pid, signal.SIGKILL)
     _failure(process, Commands.start, 1)
     # Its log starts with what an earlier process printed, and ends with a stack dump.
@@ -180,13 +194,13 @@ def test_a_process_that_the_system_kills_is_out_of_memory_and_the_next_request_g
 
 
 def test_only_tf32_may_round_to_tf32(pool, process):
-    plain = _failure(process, Commands.run, Variable("NVIDIA_TF32_OVERRIDE"), Path("stem"))
-    assert "inputs: 0 cannot be read" in plain.reason
+    plain = _refusal(process, Commands.run, Variable("NVIDIA_TF32_OVERRIDE"), Path("stem"))
+    assert "inputs: 0 cannot be read" in str(plain)
     separate = pool.get("torch", TF32)
     assert separate.pid != process.pid
     separate.request(Commands.start, 1)
-    rounding = _failure(separate, Commands.run, Variable("NVIDIA_TF32_OVERRIDE"), Path("stem"))
-    assert "inputs: unset cannot be read" in rounding.reason
+    rounding = _refusal(separate, Commands.run, Variable("NVIDIA_TF32_OVERRIDE"), Path("stem"))
+    assert "inputs: unset cannot be read" in str(rounding)
     assert pool.get("torch", PRECISIONS["bf16"]) is process
 
 
@@ -197,8 +211,8 @@ def test_a_process_has_the_environment_of_the_moment(tmp_path, process, monkeypa
     try:
         later = runners.get("torch", FP32)
         later.request(Commands.start, 1)
-        failure = _failure(later, Commands.run, Variable("PARITY_TEST_VARIABLE"), Path("stem"))
-        assert "inputs: set later cannot be read" in failure.reason
+        refusal = _refusal(later, Commands.run, Variable("PARITY_TEST_VARIABLE"), Path("stem"))
+        assert "inputs: set later cannot be read" in str(refusal)
     finally:
         runners.stop()
 
@@ -295,6 +309,10 @@ def test_a_process_that_still_computes_is_ended(tmp_path, monkeypatch):
 
 class _Lost(Exception):
     pass
+
+
+def _lost():
+    raise _Lost("first\nsecond")
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,8 @@ def test_the_request_of_a_process_has_the_verdicts_or_the_error(folder, tmp_path
     batch = shutil.copytree(folder.batch.path, tmp_path / "batch")
     copied = PrecisionFolder(batch / folder.path.name)
     copied.record.write_text("{")
-    assert isinstance(judged_here(CASE.reference, copied, "typical", [], 1), UserError)
+    with pytest.raises(UserError, match="record: .* is missing or damaged"):
+        judged_here(CASE.reference, copied, "typical", [], 1)
 
 
 def test_a_process_that_dies_is_named(apart, pool, folder):
