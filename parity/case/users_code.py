@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
-from parity.base.code import is_library
+from parity.base.code import is_library, shown
 from parity.base.errors import UserError
 from parity.base.interruption import raisable
 from parity.base.memory import is_lack
@@ -57,11 +57,22 @@ def told(error: BaseException) -> str:
     if isinstance(error, SyntaxError) and error.filename:
         places = [f"{error.filename}:{error.lineno}"]
     else:
-        frames = traceback.extract_tb(error.__traceback__)
-        places = [f"{frame.filename}:{frame.lineno}" for frame in frames if _is_users(frame.filename)]
+        places = [f"{file}:{line}" for file, line in _lines(error)]
     # The first line tells the mistake; the place has to remain.
     text = str(error).strip().partition("\n")[0]
     return ", ".join([": ".join(filter(None, [type(error).__name__, text])), *places[-1:]])
+
+
+def line_of(error: BaseException) -> str:
+    """File and line of the innermost call in the user's code; empty without one."""
+    file, line = next(iter(_lines(error)[::-1]), ("", 0))
+    return f"{shown(Path(file))}:{line}" if file else ""
+
+
+def _lines(error: BaseException) -> list[tuple[str, int]]:
+    """The user's files and lines that an error went through, the innermost one last."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return [(frame.filename, frame.lineno or 0) for frame in frames if _is_users(frame.filename)]
 
 
 def _is_users(file: str) -> bool:

@@ -292,13 +292,15 @@ def all_at(wrong: np.ndarray, axes: Sequence[str]) -> str:
         below = np.unique(indices[:, -2] - indices[:, -1])
         # A single element always has one distance from the diagonal, which explains nothing.
         steps = f"{abs(below[0])} " if below.size == 1 and len(indices) > 1 else ""
+        by = f" by {abs(below[0])}" if steps else ""
+        row, column = axes[-2:]
         for fits, words in (
-            ((below == 0).all(), "on the diagonal"),
-            ((below < 0).all(), f"{steps}above the diagonal"),
-            ((below > 0).all(), f"{steps}below the diagonal"),
+            ((below == 0).all(), f"on the diagonal (equal indices of {row} and {column})"),
+            ((below < 0).all(), f"{steps}above the diagonal (indices of {column} larger{by} than of {row})"),
+            ((below > 0).all(), f"{steps}below the diagonal (indices of {row} larger{by} than of {column})"),
         ):
             if fits:
-                places.append(f"{words} of {axes[-2]} and {axes[-1]}")
+                places.append(words)
     return f", all {'; '.join(places)}" if places else ""
 
 

@@ -27,6 +27,7 @@ from torch._functorch.vmap import lazy_load_decompositions, vmap_increment_nesti
 from parity.base.dispatch import EachOperation, largest_bytes
 from parity.base.precision import Precision
 from parity.capture.terms import terms
+from parity.case.users_code import line_of
 from parity.runners.oracle.exactness import exact_elements, is_wide
 from parity.runners.oracle.own_types import OwnResults
 from parity.runners.oracle.rounding import Errors, Roundings, norm_of_terms, sum_before_bias
@@ -257,13 +258,21 @@ class LargestResult(EachOperation):
         return result
 
 
-@functools.cache
-def _state(reason: str) -> None:
-    """Log a reason once a process: every module of a model has the same one."""
+_STATED: set[str] = set()
+"""Reasons that the log has: every module of a model has the same one."""
+
+
+def _state(reason: NotBatchable) -> None:
+    """Log a reason once a process, with the first line of the user's code that has it."""
+    if str(reason) in _STATED:
+        return
+    _STATED.add(str(reason))
+    line = line_of(reason)
     _LOG.warning(
         "this comparison takes longer, with the same verdicts: the model runs once for each sample of the "
-        "rounding errors, and not once for all, because %s",
+        "rounding errors, and not once for all, because %s%s",
         reason,
+        f" ({line})" if line else "",
     )
 
 
@@ -296,7 +305,7 @@ def rounding_samples(
         try:
             return _many_at_once(arguments, run, taps, errors(0), count, together)
         except NotBatchable as reason:
-            _state(str(reason))
+            _state(reason)
     samples = []
     for seed in range(count):
         fresh = arguments()

@@ -159,8 +159,8 @@ def test_an_integer_is_the_same_in_more_bits():
     assert (told(found), found.is_exact) == (
         (
             "value",
-            "1 of 16 elements, all at the batch 1; at the sequence (axis 1) 1; on the diagonal of the "
-            "batch and the sequence (axis 1)",
+            "1 of 16 elements, all at the batch 1; at the sequence (axis 1) 1; on the diagonal (equal "
+            "indices of the batch and the sequence (axis 1))",
         ),
         True,
     )

@@ -47,18 +47,24 @@ def test_all_indices_of_an_axis_are_no_place():
 @pytest.mark.parametrize(
     ("of", "words"),
     [
-        (lambda row, column: row == column, "on the diagonal"),
-        (lambda row, column: row < column, "above the diagonal"),
-        (lambda row, column: row > column, "below the diagonal"),
-        (lambda row, column: row == column - 1, "1 above the diagonal"),
-        (lambda row, column: row == column + 2, "2 below the diagonal"),
+        (lambda row, column: row == column, "on the diagonal (equal indices of rows and columns)"),
+        (lambda row, column: row < column, "above the diagonal (indices of columns larger than of rows)"),
+        (lambda row, column: row > column, "below the diagonal (indices of rows larger than of columns)"),
+        (
+            lambda row, column: row == column - 1,
+            "1 above the diagonal (indices of columns larger by 1 than of rows)",
+        ),
+        (
+            lambda row, column: row == column + 2,
+            "2 below the diagonal (indices of rows larger by 2 than of columns)",
+        ),
         (lambda row, column: row <= column, None),
         (lambda row, column: row >= column, None),
     ],
 )
 def test_a_side_of_the_diagonal(of, words):
     mask = np.fromfunction(of, (9, 9))
-    assert all_at(mask, AXES) == (f", all {words} of rows and columns" if words else "")
+    assert all_at(mask, AXES) == (f", all {words}" if words else "")
     # The diagonal is that of the last two axes.
     for stacked in (np.stack([mask, mask]), mask[None]):
         assert all_at(stacked, ("batch", *AXES)) == all_at(mask, AXES)
@@ -66,8 +72,12 @@ def test_a_side_of_the_diagonal(of, words):
 
 def test_one_element_has_no_distance_from_the_diagonal():
     places = all_at(wrong((9, 9), (5, 2)), AXES)
-    assert places == ", all at rows 5; at columns 2; below the diagonal of rows and columns"
-    assert all_at(wrong((9, 9), (5, 2), (6, 3)), AXES).endswith("; 3 below the diagonal of rows and columns")
+    assert (
+        places == ", all at rows 5; at columns 2; below the diagonal (indices of rows larger than of columns)"
+    )
+    assert all_at(wrong((9, 9), (5, 2), (6, 3)), AXES).endswith(
+        "; 3 below the diagonal (indices of rows larger by 3 than of columns)"
+    )
 
 
 @pytest.mark.parametrize("shape", [(9, 1), (1, 9), (9,)])

@@ -128,7 +128,9 @@ def test_a_mask_without_its_diagonal(oracle, everything):
     port = oracle.copy()
     port[:, np.arange(LENGTH), np.arange(LENGTH)] = 0
     (text,) = _explained(oracle, port, everything)
-    assert text == "35 of 245 wrong elements are zero, all on the diagonal of axis 1 and axis 2"
+    assert (
+        text == "35 of 245 wrong elements are zero, all on the diagonal (equal indices of axis 1 and axis 2)"
+    )
 
 
 TRIANGLE = np.broadcast_to(np.tril(np.ones((LENGTH, LENGTH))), (BATCH, LENGTH, LENGTH)).copy()
@@ -137,12 +139,15 @@ TRIANGLE = np.broadcast_to(np.tril(np.ones((LENGTH, LENGTH))), (BATCH, LENGTH, L
 def test_the_diagonal_of_a_mask_is_no_shift(everything):
     """Of a triangle the two are the same tensor."""
     (text,) = _explained(TRIANGLE, np.tril(TRIANGLE, -1), everything)
-    assert text == "35 of the mask's 140 ones are zero, all on the diagonal of axis 1 and axis 2"
+    assert (
+        text == "35 of the mask's 140 ones are zero, all on the diagonal (equal indices of axis 1 and axis 2)"
+    )
 
 
 def test_a_mask_that_sees_one_step_too_far(everything):
     (text,) = _explained(TRIANGLE, np.tril(np.ones_like(TRIANGLE), 1), everything)
-    assert text == "30 of the mask's 105 zeros are one, all 1 above the diagonal of axis 1 and axis 2"
+    where = "1 above the diagonal (indices of axis 2 larger by 1 than of axis 1)"
+    assert text == f"30 of the mask's 105 zeros are one, all {where}"
 
 
 def test_a_mask_that_hides_and_shows(everything):

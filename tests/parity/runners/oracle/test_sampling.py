@@ -190,7 +190,7 @@ def test_shipped_models_and_their_modules_run_for_all_samples_at_once(name, monk
     def refuse(*_):
         raise AssertionError("samples are taken one by one")
 
-    sampling._state.cache_clear()
+    sampling._STATED.clear()
     monkeypatch.setattr(sampling, "Roundings", refuse)
     monkeypatch.setattr(sampling, "CHUNK_BYTES", 1 << 40)
     oracle, capture, arrays = _shipped(name, FP32)
@@ -261,7 +261,7 @@ def test_samples_are_taken_one_by_one_where_they_must_be(caplog):
         _, values = arguments
         return {"out": torch.zeros(2, 4, 6, dtype=torch.float64).copy_(values * 1.1) * 1.3}
 
-    sampling._state.cache_clear()
+    sampling._STATED.clear()
     taken = rounding_samples(_arguments, function, ["out"], BF16, 6, 8)["out"]
     exact = _arguments()[1] * 1.1 * 1.3
     assert taken.shape == (6, 2, 4, 6)
@@ -269,6 +269,8 @@ def test_samples_are_taken_one_by_one_where_they_must_be(caplog):
     assert all((sample - exact).norm() < 2 * BF16.unit_roundoff * exact.norm() for sample in taken)
     assert "takes longer" in caplog.text
     assert "copy_" in caplog.text
+    # The line of the user's code, and not of the engine.
+    assert f"test_sampling.py:{function.__code__.co_firstlineno + 2})" in caplog.text
     rounding_samples(_arguments, function, ["out"], BF16, 6, 8)
     assert caplog.text.count("takes longer") == 1
 
