@@ -21,12 +21,14 @@ MISTAKES = {
         "(in mine fp32, tripy)",
     ),
 }  # fmt: skip
+ROWS_DRAWN = "rng.integers(0, ROWS, self.batch_size)"
 
 
-@pytest.mark.parametrize(("line", "problem", "fix"), MISTAKES.values(), ids=MISTAKES)
-def test_a_mistake_that_a_runner_meets_is_bad_input(tmp_path, line, problem, fix):
-    text = SOURCE.replace('name = "new_case"', 'name = "mine"').replace(f"{PORT}\n", line)
-    assert line in text
+def refused(tmp_path, old, new):
+    """The message of a run of the new case with other code in one place."""
+    text = SOURCE.replace('name = "new_case"', 'name = "mine"')
+    assert old in text
+    text = text.replace(old, new)
     (tmp_path / "mine.py").write_text(text)
     options = ("--model", "mine:case", "--precision", "fp32", "--runners", "torch,tripy", "--batch", "4")
     ended = subprocess.run(
@@ -40,5 +42,21 @@ def test_a_mistake_that_a_runner_meets_is_bad_input(tmp_path, line, problem, fix
     assert told.count("error: ") == 1
     assert "Traceback" not in told
     assert "mine" in told
-    for words in (problem, fix):
-        assert words in told, told
+    return told
+
+
+@pytest.mark.parametrize(("line", "problem", "fix"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_that_a_runner_meets_is_bad_input(tmp_path, line, problem, fix):
+    told = refused(tmp_path, f"{PORT}\n", line)
+    assert problem in told
+    assert fix in told
+
+
+def test_an_id_beyond_its_table_has_the_name_of_the_input_and_the_case(tmp_path):
+    told = refused(tmp_path, ROWS_DRAWN, f"{ROWS_DRAWN} + (np.arange(self.batch_size) == 2) * ROWS")
+    assert "inputs.ids_B[2]: " in told
+    assert (
+        "is outside of what the reference looks up: embedding in table takes 0 to 10 (in mine fp32, torch)"
+        in told
+    )
+    assert told.endswith("; give 0 to 10 in the case's inputs")
