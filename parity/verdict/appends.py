@@ -22,9 +22,12 @@ from parity.verdict.tolerance import Tolerated
 def in_appends(evidence: Evidence, results: Results, diagnosis: Diagnosis) -> Diagnosis:
     """The diagnosis of a wrong output of the incremental forward, with the code that makes a wrong argument.
 
-    It is the given diagnosis where no argument is known to be wrong. A module that the sides call a different
-    number of times is left out: its calls have no partners.
+    It is the given diagnosis of any other failure, and where no argument is known to be wrong. A module that
+    the sides call a different number of times is left out: its calls have no partners. So are arguments that
+    a form has in another layout; appended rows have one layout in all forms.
     """
+    if diagnosis.kind != "check" or diagnosis.tap not in evidence.reference_incremental:
+        return diagnosis
     theirs, ours = evidence.appending, results.appending
     numbers = [Counter(TapName.parse(call).path for call in side.arguments) for side in (theirs, ours)]
 
@@ -43,18 +46,19 @@ def in_appends(evidence: Evidence, results: Results, diagnosis: Diagnosis) -> Di
         tolerated=rounding,
     )
     for call in calls:
-        wrong = call.wrong
-        if wrong is not None and wrong.kind == "value":
+        wrong = tuple(own for own in call.differing if own.kind == "value")
+        if wrong:
+            receives = replace(call, differing=wrong, equal=()).text()
             text = (
-                f"{call.call} {replace(call, equal=()).text()}; every module passes on its own; the code of "
+                f"{call.call} {receives}; every module passes on its own; the code of "
                 f"{call.parent or 'prefill or extend'} makes the argument; so {diagnosis.text}"
             )
             return replace(
                 diagnosis,
                 kind="between",
                 text=text,
-                explanation=wrong.explanation,
+                explanation=wrong[0].explanation,
                 code=call.parent,
-                argument=argument_of(call, wrong),
+                argument=argument_of(call, wrong[0]),
             )
     return diagnosis

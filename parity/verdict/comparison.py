@@ -223,7 +223,7 @@ def _compared(
     observer = _largest_difference(results) if results.taps_modules else 0.0
     # Without modules no call has arguments, and the code of the entry makes all outputs.
     if not results.received.arguments and (evidence.reference.calls or not results.taps_modules):
-        diagnosis = diagnose(taps, checks, leak, tolerated=tolerated)
+        diagnosis = in_appends(evidence, results, diagnose(taps, checks, leak, tolerated=tolerated))
         return Comparison(taps, checks, leak, observer, diagnosis, evidence=evidence, without_partner=apart)
     calls = judge_arguments(
         evidence,
@@ -236,8 +236,7 @@ def _compared(
     diagnosis = diagnose(taps, checks, leak, calls, evidence.entry, tolerated)
     if diagnosis.kind == "amplification":
         diagnosis = through_padding(evidence, results, taps, diagnosis)
-    if diagnosis.kind == "check" and diagnosis.tap in checks:
-        diagnosis = in_appends(evidence, results, diagnosis)
+    diagnosis = in_appends(evidence, results, diagnosis)
     return Comparison(taps, checks, leak, observer, diagnosis, calls, evidence, without_partner=apart)
 
 

@@ -10,7 +10,7 @@ import torch
 
 from parity.base.precision import Precision
 from parity.base.trees import map_tree
-from parity.capture.captures import Capture, ModuleCall, tensor_leaves
+from parity.capture.captures import ModuleCall, tensor_leaves
 from parity.capture.tripy_hooks import Traced, is_tripy_tensor
 from parity.case import Case, Form
 from parity.runners.base import Arrays, Tensors
@@ -40,10 +40,6 @@ class TripyJaggedRunner(TripyRunner):
     def can_run(self, call: ModuleCall) -> bool:
         # Modules that append have arguments of their own; the outputs of the appends are compared.
         return super().can_run(call) and not call.appends and call.kind not in self.case.computed_inside
-
-    def run_appending(self, arrays: Arrays) -> Capture:
-        # Modules of another layout receive other arguments than the reference's.
-        return Capture()
 
     def _entry_tapped(self, arguments: dict, traced: Traced) -> dict[str, tp.Tensor]:
         outputs = self._entry(arguments, traced)

@@ -364,6 +364,22 @@ def test_a_fault_behind_the_cache_of_the_fused_form_is_found():
     assert (faulty.diagnosis.kind, faulty.diagnosis.tap) == ("check", fault.named)
 
 
+@pytest.mark.full
+def test_the_command_names_the_call_of_an_append_with_a_wrong_argument(tmp_path):
+    right = "first_rows = tp.cast(cached_lengths, tp.int32)"
+    scratch(tmp_path, PORT, f"{right}\n", f"{right} - 1\n")
+    with without_gpu():
+        code, report, shown = run(tmp_path, "--case", "dlrmv3_tiny_plain", "--runners", "tripy_jagged")
+    diagnosis = runner(report, "tripy_jagged").diagnosis
+    assert code == 1, shown
+    assert (diagnosis.kind, diagnosis.tap) == ("between", "incremental.predictions")
+    stack = "_hstu_transducer._stu_module"
+    call = f"append:{stack}._stu_layers.0@1"
+    # Arguments that the form has in another layout are not among the wrong ones.
+    assert f"{call} receives another cached_lengths: 6 of 6 elements; every module" in diagnosis.text
+    assert f"the code of {stack} makes the argument" in diagnosis.text
+
+
 @pytest.mark.parametrize("case", ["hstu_tiny", "stu_tiny"])
 def test_a_fused_form_without_a_cache_has_no_appends(case):
     with without_gpu():

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from parity.verdict.appends import in_appends
+from parity.verdict.comparison import compare
 from parity.verdict.judgement import Diagnosis
-from tests.parity.comparisons import evidence_with, results_with
+from tests.parity.comparisons import CHECK, OUTPUT, evidence_with, results_with
 from tests.parity.verdict.received_calls import capture, tensor
 
 LENGTHS = torch.tensor([3, 1, 4])
@@ -20,7 +21,7 @@ def diagnosed(port, reference=None):
     """The diagnosis for the arguments of the port's and the reference's calls of the incremental forward."""
     right = {call: {"lengths": LENGTHS, "state": STATE, "flag": True} for call in CALLS}
     sides = [capture(*(values or right).items()) for values in (reference, port)]
-    evidence, results = evidence_with(), results_with()
+    evidence, results = evidence_with(reference_incremental={FAILED.tap: STATE}), results_with()
     evidence.appending = sides[0]
     return in_appends(evidence, replace(results, appending=sides[1]), FAILED)
 
@@ -64,3 +65,33 @@ def test_calls_without_a_partner_are_left_out():
 
 def test_without_captures_the_diagnosis_stays():
     assert in_appends(evidence_with(), results_with(), FAILED) is FAILED
+
+
+def test_another_failure_keeps_its_diagnosis():
+    evidence, results = evidence_with(), results_with()
+    evidence.appending = capture(*{CALLS[0]: {"lengths": LENGTHS}}.items())
+    wrong = replace(results, appending=capture(*{CALLS[0]: {"lengths": LENGTHS + 1}}.items()))
+    assert in_appends(evidence, wrong, FAILED) is FAILED
+    evidence.reference_incremental = {FAILED.tap: STATE}
+    assert in_appends(evidence, wrong, replace(FAILED, kind="module")).kind == "module"
+    assert in_appends(evidence, wrong, FAILED).kind == "between"
+
+
+def test_an_argument_of_another_layout_hides_no_wrong_one():
+    right = {"state": STATE, "rows": STATE, "lengths": LENGTHS}
+    port = {CALLS[0]: right | {"state": "none", "rows": STATE[:2], "lengths": LENGTHS + 1}}
+    own = diagnosed(port, {CALLS[0]: right})
+    assert own.text.startswith(f"{CALLS[0]} receives another lengths: 3 of 3 elements; every module")
+
+
+def test_a_runner_whose_calls_are_not_compared_has_the_place_of_its_appends():
+    """A form of another layout has no arguments of the full forward, and those of its appends."""
+    expected = evidence_with().reference.tensors[OUTPUT]
+    evidence = evidence_with(reference_incremental={CHECK: expected})
+    evidence.appending = capture(*{CALLS[0]: {"lengths": LENGTHS}}.items())
+    results = results_with(incremental={CHECK: expected * 1.1})
+    wrong = replace(results, appending=capture(*{CALLS[0]: {"lengths": LENGTHS + 1}}.items()))
+    assert not wrong.received.arguments
+    assert compare(evidence, results).diagnosis.kind == "check"
+    own = compare(evidence, wrong).diagnosis
+    assert (own.kind, own.tap, own.argument) == ("between", CHECK, f"{CALLS[0]}(lengths)")
