@@ -89,10 +89,12 @@ def _contained(evidence: Evidence, taps: Sequence[TapJudgement], calls: Mapping[
 
     def caller(call: str) -> str:
         """The module that makes a call, or the first one around it that has results to judge."""
-        path = parents[TapName.parse(call).path]
-        while path not in wrong:
+        path, passed = parents[TapName.parse(call).path], {""}
+        # A module may be inside of itself.
+        while path not in wrong and path not in passed:
+            passed.add(path)
             path = parents.get(path, "")
-        return path
+        return path if path in wrong else ""
 
     inside = [call for call in calls if call in arguments]
     while True:
