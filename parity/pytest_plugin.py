@@ -40,8 +40,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     folder = config.getoption("--parity-report")
-    if folder is not None and folder.exists():
-        _require_own(folder)
+    if folder is not None:
+        if folder.exists():
+            _require_own(folder)
+        _require_writable(folder)
     shared = getattr(config, "workerinput", {}).get(_FOLDER)
     config.stash[_REPORTS] = Reports(None if shared is None else Path(shared))
 
@@ -62,6 +64,20 @@ def _require_own(folder: Path) -> None:
         is_own = False
     if not is_own:
         raise pytest.UsageError(f"--parity-report: {earlier} is no report of pytest, and stays; {fix}")
+
+
+def _require_writable(folder: Path) -> None:
+    """Raises `pytest.UsageError` for a folder that cannot be made or written, and leaves nothing behind."""
+    from parity.base.locks import made
+
+    try:
+        with made(folder), tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        problem = f"{folder} cannot be written ({error.strerror})"
+        raise pytest.UsageError(
+            f"--parity-report: {problem}; choose a folder that you can write to"
+        ) from error
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -76,7 +76,8 @@ def _closing(report: Report) -> Iterator[Text]:
     """A line on the questions that no input asks of the port, and the verdict."""
     if report.coverage is not None:
         page = "; see report.html#coverage" if report.coverage.unasked else ""
-        yield Text(f"{coverage.in_words(report.coverage)}{page}", style="yellow" if page else "dim")
+        if report.coverage.questions:
+            yield Text(f"{coverage.in_words(report.coverage)}{page}", style="yellow" if page else "dim")
         for reason in report.coverage.reasons:
             yield Text(f"no coverage: {reason}", style="yellow")
     yield summary(report)

@@ -157,6 +157,16 @@ def test_a_case_is_an_item_a_module_and_precision(run, pytester):
     [
         ("pages", "pages", "--parity-report: pages is no folder; name a new folder"),
         (
+            "pages",
+            "pages/inner",
+            "--parity-report: pages/inner cannot be written (Not a directory); choose a folder",
+        ),
+        (
+            "pages",
+            "/proc/pages",
+            "--parity-report: /proc/pages cannot be written (No such file or directory); ",
+        ),
+        (
             "pages/report.json",
             "pages",
             "--parity-report: pages/report.json is no report of pytest, and stays",
