@@ -59,6 +59,10 @@ def test_a_run_without_a_port_has_no_line():
 def test_missing_coverage_has_its_reason():
     report = _report(reasons=("CRASHED: signal 11",))
     assert "no coverage: CRASHED: signal 11" in _terminal(report)
+    nothing = report.model_copy(
+        update={"coverage": report.coverage.model_copy(update={"questions": {}, "asked": {}})}
+    )
+    assert "asked: " not in _terminal(nothing)
     assert "No coverage: CRASHED: signal 11" in render_html(report)
 
 
