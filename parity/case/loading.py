@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any, NoReturn, get_type_hints
 
 from parity.base.errors import UserError
+from parity.case.misspelt import require_known_attributes
 from parity.case.model import Case
 from parity.case.reference import CaseReference
 from parity.case.users_code import told, users_code
@@ -66,6 +67,7 @@ def load_case(reference: CaseReference) -> Case:
     for size, value, least in (("seed", case.seed, 0), ("batch_size", case.batch_size, 1)):
         if not isinstance(value, int) or value < least:
             _refuse(reference, f"has the {size} {value!r}", f"give it a whole number, {least} or more")
+    require_known_attributes(case)
     if reference.name not in ("", name):
         _refuse(reference, f"makes {name}, not {reference.name}", "restore its code, or run again")
     case = copy.copy(case)

@@ -1,6 +1,7 @@
 """A case is named by plain data, which any process can import; what it leaves out has defaults."""
 
 import json
+import sys
 import textwrap
 
 import numpy as np
@@ -187,6 +188,51 @@ def test_a_module_that_fails_is_refused_with_the_line(tmp_path, source, message)
     (tmp_path / "own_case.py").write_text(source)
     with pytest.raises(UserError, match=message):
         parity.load_case(parity.CaseReference(target="own_case:case"))
+
+
+@pytest.mark.parametrize(
+    ("misspelt", "field", "fix"),
+    [
+        ("batchsize = 40", "batchsize", "batch_size"),
+        ("one_side = True", "one_side", "one_sided"),
+        ("def valid_row(self, arrays):\n        return {}", "valid_row", "valid_rows"),
+    ],
+)
+def test_a_misspelt_attribute_is_named(misspelt, field, fix, tmp_path, monkeypatch):
+    _module_with(tmp_path, monkeypatch, misspelt)
+    with pytest.raises(UserError) as refused:
+        parity.load_case(parity.CaseReference(target="spelling:Spelt"))
+    assert str(refused.value) == (
+        f"Spelt.{field}: spelt is no attribute of a Case; did you mean {fix!r}? "
+        "Otherwise give it a name that begins with _"
+    )
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        "batch_size = 40",
+        "_batchsize = 40",
+        "width = 40",
+        # Code of the module reads them.
+        "seeds = (1, 2)\n    def make_inputs(self):\n        return self.seeds",
+        "row = 3\n\n\ndef last(case):\n    return case.row",
+    ],
+)
+def test_attributes_of_a_case_s_own_are_free(own, tmp_path, monkeypatch):
+    _module_with(tmp_path, monkeypatch, own)
+    assert parity.load_case(parity.CaseReference(target="spelling:Spelt")).name == "spelt"
+
+
+def _module_with(tmp_path, monkeypatch, attribute):
+    source = (
+        "import parity\n\n\nclass Spelt(parity.Case):\n    name = 'spelt'\n"
+        "    build_reference = build_port = make_inputs = lambda self: None\n"
+        f"    {attribute}\n"
+    )
+    (tmp_path / "spelling.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "spelling", raising=False)
 
 
 @pytest.mark.parametrize(
