@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -59,8 +60,8 @@ def judge_arguments(
     judgements: list[CallJudgement] = []
     for call, received in evidence.reference.arguments.items():
         port = results.received.arguments.get(call)
-        # Arguments of another order of axes are compared in it already.
-        if port is None or received.finished > right_taps or call in results.turned:
+        # Arguments of another form are compared in it already.
+        if port is None or received.finished > right_taps or call in results.in_forms:
             continue
         judge = _CallJudge(evidence, results, call, received, with_floats, excluded, tolerated)
         differing, equal = [], []
@@ -95,20 +96,29 @@ def same_arguments(evidence: Evidence, results: Results) -> Callable[[str, Recei
     return is_same
 
 
-def argument_orders(
-    evidence: Evidence, results: Results, call: str, orders: Iterable[tuple[int, ...]]
-) -> Iterator[tuple[int, ...]]:
-    """Yield the orders of axes in which a call of the port receives the reference's arguments.
+class View(Protocol):
+    """Another form of tensors."""
 
-    At least one tensor of floating-point numbers is wrong as it is and right in the order. All others are
-    right as they are, or in the order.
+    def of(self, port: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
+        """The port's tensor in the reference's form."""
+
+
+_View = TypeVar("_View", bound=View)
+
+
+def argument_views(
+    evidence: Evidence, results: Results, call: str, views: Iterable[_View]
+) -> Iterator[_View]:
+    """Yield the views in which a call of the port receives the reference's arguments.
+
+    At least one tensor of floating-point numbers is wrong as it is and right in the view. All others are
+    right as they are, or in the view.
 
     Args:
         evidence: Has the arguments of the reference and the oracle.
         results: Has those of the port.
         call: Name of the call.
-        orders: The port's axes in the reference's order, without the unchanged one. Axes of an argument that
-            has more keep their places.
+        views: The views, without the unchanged one.
     """
     received, port = (side.arguments.get(call) for side in (evidence.reference, results.received))
     if received is None or port is None:
@@ -116,7 +126,7 @@ def argument_orders(
     judge = _CallJudge(evidence, results, call, received, True, lambda tensor: None, Tolerated())
     wrong: list[tuple[str, Argument, Argument]] = []
     for name, theirs, ours in paired(received, port):
-        # An origin tells nothing: the tensor before may have another order itself.
+        # An origin tells nothing: the tensor before may have another form itself.
         ours = replace(ours, origin="") if ours else None
         difference = judge.difference(name, theirs, ours)
         if difference is None:
@@ -128,9 +138,9 @@ def argument_orders(
     tensors = [evidence.reference.argument(theirs) for _, theirs, _ in wrong]
     if not any(tensor.dtype.is_floating_point for tensor in tensors):
         return
-    for order in orders:
-        if all(judge.difference(*pair, order) is None for pair in wrong):
-            yield order
+    for view in views:
+        if all(judge.difference(*pair, view) is None for pair in wrong):
+            yield view
 
 
 _SHAPE = "shape"
@@ -152,8 +162,8 @@ def other_form(evidence: Evidence, results: Results, call: ModuleCall, fails_alo
         fails_alone: Whether the module gives a wrong result alone, and has a verdict inside the model. Then
             an argument of another shape is a form.
     """
-    if fails_alone and call.tap in results.turned:
-        return "they have their axes in another order"
+    if fails_alone and call.tap in results.in_forms:
+        return results.in_forms[call.tap]
     received, port = (side.arguments.get(call.tap) for side in (evidence.reference, results.received))
     has_result = any(output in results.tapped for output in call.outputs)
     raises = call.tap in results.isolated_problems
@@ -202,14 +212,14 @@ class _CallJudge:
         name: str,
         reference: Argument | None,
         port: Argument | None,
-        order: tuple[int, ...] = (),
+        view: View | None = None,
     ) -> ArgumentDifference | None:
         """The difference of one argument; None if it is right, or not compared.
 
         Args:
             name: Name of the argument.
             reference, port: The argument on both sides.
-            order: The port's first axes in the reference's order; empty for the port's own.
+            view: A view of the port's tensor; None for the tensor as it is.
         """
         if port is None:
             return _missing(name, reference, "port")
@@ -220,8 +230,8 @@ class _CallJudge:
         if reference.origin and reference.origin == port.origin and not self._is_parameter(port):
             return None
         theirs, ours = self._evidence.reference.argument(reference), self._port.argument(port)
-        if order and ours.ndim >= len(order):
-            ours = ours.permute(*order, *range(len(order), ours.ndim))
+        if view is not None:
+            ours = view.of(ours, theirs)
         if self._evidence.squeeze:
             ours = like(ours, theirs)
         if is_regrouped(tuple(ours.shape), tuple(theirs.shape)):

@@ -37,8 +37,8 @@ from parity.verdict.diagnosis import by_values, diagnose
 from parity.verdict.elements import RAISES
 from parity.verdict.evidence import Evidence, Results, shape_of
 from parity.verdict.flips import row_mask, rows_left_out
+from parity.verdict.forms_of_values import in_forms
 from parity.verdict.judgement import MODEL_OUTPUT, CallJudgement, Diagnosis, TapJudgement
-from parity.verdict.layouts import in_layouts
 from parity.verdict.padding import first_padding_leak, through_padding
 from parity.verdict.rule import Verdict, failure
 from parity.verdict.standards import Standards, nothing_left
@@ -60,7 +60,7 @@ class Comparison:
         diagnosis: Place of the first divergence.
         calls: Calls that receive other arguments than the reference's.
         evidence: The evidence of the verdicts, under the port's choices.
-        results: The runner's results, with calls and axes in the reference's order; None if none moved.
+        results: The runner's results, with calls, axes and factors of the reference; None if none differ.
         without_partner: Numbers of calls of the modules whose calls have no partner, in words, by path.
     """
 
@@ -92,20 +92,20 @@ def compare_runners(evidence: Evidence, runners: Sequence[Results]) -> list[Comp
     """Judge runners against the reference and the oracle, in their order."""
     compared = _compare_as_called(evidence, runners)
     return [
-        _in_layouts(_in_order(own, evidence, results), evidence, results)
+        _in_forms(_in_order(own, evidence, results), evidence, results)
         for own, results in zip(compared, runners, strict=True)
     ]
 
 
-def _in_layouts(comparison: Comparison, evidence: Evidence, results: Results) -> Comparison:
-    """The comparison of a failing runner, with axes in the reference's order where the values tell it."""
+def _in_forms(comparison: Comparison, evidence: Evidence, results: Results) -> Comparison:
+    """The comparison of a failing runner, in the reference's forms where the values tell them."""
     results = comparison.results or results
     if comparison.passed or not results.received.arguments:
         return comparison
-    turned = in_layouts(comparison.evidence or evidence, results, comparison.taps)
-    if turned is results:
+    formed = in_forms(comparison.evidence or evidence, results, comparison.taps)
+    if formed is results:
         return comparison
-    return replace(_compare_as_called(evidence, [turned])[0], results=turned)
+    return replace(_compare_as_called(evidence, [formed])[0], results=formed)
 
 
 def _in_order(comparison: Comparison, evidence: Evidence, results: Results) -> Comparison:

@@ -306,7 +306,8 @@ class Results:
         received: The tapped run, for the arguments of its calls; without arguments, none are compared.
         regrouped: Shapes of the reference by tap, of results whose axes the port merges or splits.
         other_axes: Likewise, of results whose axes the port has in another order.
-        turned: Calls that receive and return tensors in another order of axes, which their values tell.
+        scaled: Factors of the port's results that the module around the call undoes, by tap.
+        in_forms: Words for the form of the tensors that a call receives and returns, where values tell it.
         reordered: Calls that the port makes in another order, by the reference's name.
         numbered: The port's own names of outputs by the reference's, where a number stands for a field.
         appending: Likewise as `received`, of the incremental forward.
@@ -325,7 +326,8 @@ class Results:
     received: Capture = field(default_factory=Capture)
     regrouped: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     other_axes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    turned: frozenset[str] = frozenset()
+    scaled: Mapping[str, float] = field(default_factory=dict)
+    in_forms: Mapping[str, str] = field(default_factory=dict)
     reordered: frozenset[str] = frozenset()
     numbered: Mapping[str, str] = field(default_factory=dict)
     appending: Capture = field(default_factory=Capture)

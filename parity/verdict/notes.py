@@ -22,6 +22,7 @@ def notes(evidence: Evidence, results: Results, comparison: Comparison, tap: Tap
         *_unknown_sums(evidence, tap),
         *((f"the port merges or splits axes; compared as {regrouped}",) if regrouped else ()),
         *((f"the port has the axes in another order; compared as {other_axes}",) if other_axes else ()),
+        *((_factor(factor),) if (factor := results.scaled.get(tap.tap)) else ()),
         *((f"the port returns it as {numbered}",) if (numbered := results.numbered.get(tap.tap)) else ()),
         *(("the port makes this call in another order",) if _is_reordered(results, tap) else ()),
         *_without_partner(comparison, tap),
@@ -29,6 +30,10 @@ def notes(evidence: Evidence, results: Results, comparison: Comparison, tap: Tap
         *_not_alone(evidence, results, tap),
         *_other_choices(tap),
     )
+
+
+def _factor(factor: float) -> str:
+    return f"the port has {factor:.6g} times the numbers, which the module around it undoes; compared without"
 
 
 def _is_reordered(results: Results, tap: TapJudgement) -> bool:
