@@ -163,10 +163,12 @@ class _Surroundings:
 
     def _around(self, path: str) -> str:
         """The module that calls a module, or the first one around it that has results to judge."""
-        path = self._parents[path]
-        while path not in self._wrong:
+        path, passed = self._parents.get(path, ""), {""}
+        # A module may be inside of itself.
+        while path not in self._wrong and path not in passed:
+            passed.add(path)
             path = self._parents.get(path, "")
-        return path
+        return path if path in self._wrong else ""
 
     def contained(self, calls: Mapping[str, object]) -> list[str]:
         """Those calls whose form ends inside the module that makes them."""
@@ -181,8 +183,9 @@ class _Surroundings:
 
     def detects(self, tap: str, factor: float) -> bool:
         """Whether the first right result around a tap has a check that detects its factor."""
-        path = self._around(TapName.parse(tap).path)
-        while path and self._wrong[path]:
+        path, passed = self._around(TapName.parse(tap).path), {""}
+        while self._wrong[path] and path not in passed:
+            passed.add(path)
             path = self._around(path)
         change = min(abs(factor - 1), abs(1 / factor - 1))
         return self._detectable.get(path, math.inf) < change
