@@ -17,7 +17,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import ChainMap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -113,7 +113,7 @@ def in_forms(evidence: Evidence, results: Results, taps: Sequence[TapJudgement])
         for call in calls
         if all(surroundings.detects(tap.tap, factors[tap.tap]) for tap in failing[call] if tap.tap in factors)
     ]
-    calls = surroundings.contained({call: forms[call] for call in seen})
+    calls = surroundings.contained(seen)
     if not calls:
         return results
     moved = {tap: forms[call] for call in calls for tap in _wrong_inside(failing[call])}
@@ -170,7 +170,7 @@ class _Surroundings:
             path = self._parents.get(path, "")
         return path if path in self._wrong else ""
 
-    def contained(self, calls: Mapping[str, object]) -> list[str]:
+    def contained(self, calls: Iterable[str]) -> list[str]:
         """Those calls whose form ends inside the module that makes them."""
         inside = [call for call in calls if call in self._arguments]
         while True:
