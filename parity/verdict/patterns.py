@@ -124,8 +124,9 @@ def _factor(failed: FailedTensor) -> Iterator[str]:
     if not square:
         return
     factor = float(p @ o) / square
-    # A factor within the limit of 1 changes nothing.
-    if abs(factor - 1) > failed.limit.scale_error and failed.is_explained_by(failed.oracle * factor):
+    # A factor as near to 1 as every limit allows is no error.
+    is_error = abs(factor - 1) > min(failed.limit.l2, failed.limit.largest, failed.limit.scale_error)
+    if is_error and failed.is_explained_by(failed.oracle * factor):
         yield f"equals the oracle times {_number(factor, 6)}{_as_fraction(factor, failed.limit)}"
 
 
