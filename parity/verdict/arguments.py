@@ -11,31 +11,18 @@ Padding does not count, nor do rows that depend on a discontinuity.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
-import numpy as np
-import torch
-
-from parity.base.precision import dtype_name
 from parity.capture.arguments import Argument, Received
 from parity.capture.captures import ModuleCall
 from parity.capture.names import TapName
+from parity.verdict.argument_judge import SHAPE, ArgumentJudge, Excluded, View
 from parity.verdict.argument_pairs import paired
-from parity.verdict.distances import Distance
-from parity.verdict.elements import is_integer
-from parity.verdict.evidence import Evidence, Results, is_regrouped, like
-from parity.verdict.judgement import ArgumentDifference, CallJudgement
-from parity.verdict.patterns import FailedTensor, all_at, explain, named_axes
-from parity.verdict.rule import Verdict, judge
+from parity.verdict.evidence import Evidence, Results
+from parity.verdict.judgement import CallJudgement
 from parity.verdict.tolerance import Tolerated
-
-EXACT = Distance(0.0, 0.0, 0.0)
-"""The limit of integers, booleans and infinite elements."""
-Excluded = Callable[[torch.Tensor], np.ndarray | None]
-"""From a tensor to the mask of its elements that depend on a discontinuity; None for none."""
 
 
 def judge_arguments(
@@ -63,7 +50,7 @@ def judge_arguments(
         # Arguments of another form are compared in it already.
         if port is None or received.finished > right_taps or call in results.in_forms:
             continue
-        judge = _CallJudge(evidence, results, call, received, with_floats, excluded, tolerated)
+        judge = ArgumentJudge(evidence, results, call, received, with_floats, excluded, tolerated)
         differing, equal = [], []
         for name, theirs, ours in paired(received, port):
             difference = judge.difference(name, theirs, ours)
@@ -85,7 +72,7 @@ def same_arguments(evidence: Evidence, results: Results) -> Callable[[str, Recei
     """Whether a call of the reference, by name, and a call of the port receive the same arguments."""
 
     def is_same(call: str, received: Received, port: Received) -> bool:
-        judge = _CallJudge(evidence, results, call, received, True, lambda tensor: None, Tolerated())
+        judge = ArgumentJudge(evidence, results, call, received, True, lambda tensor: None, Tolerated())
         # An origin may name a call that has another number on the other side: the elements decide.
         pairs = (
             (name, theirs, replace(ours, origin="") if ours else None)
@@ -94,13 +81,6 @@ def same_arguments(evidence: Evidence, results: Results) -> Callable[[str, Recei
         return all(judge.difference(*pair) is None for pair in pairs)
 
     return is_same
-
-
-class View(Protocol):
-    """Another form of tensors."""
-
-    def of(self, port: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
-        """The port's tensor in the reference's form."""
 
 
 _View = TypeVar("_View", bound=View)
@@ -123,7 +103,7 @@ def argument_views(
     received, port = (side.arguments.get(call) for side in (evidence.reference, results.received))
     if received is None or port is None:
         return
-    judge = _CallJudge(evidence, results, call, received, True, lambda tensor: None, Tolerated())
+    judge = ArgumentJudge(evidence, results, call, received, True, lambda tensor: None, Tolerated())
     wrong: list[tuple[str, Argument, Argument]] = []
     for name, theirs, ours in paired(received, port):
         # An origin tells nothing: the tensor before may have another form itself.
@@ -141,10 +121,6 @@ def argument_views(
     for view in views:
         if all(judge.difference(*pair, view) is None for pair in wrong):
             yield view
-
-
-_SHAPE = "shape"
-"""Beginning of the text of an argument of another shape."""
 
 
 def other_form(evidence: Evidence, results: Results, call: ModuleCall, fails_alone: bool = False) -> str:
@@ -174,190 +150,16 @@ def other_form(evidence: Evidence, results: Results, call: ModuleCall, fails_alo
         has_result = port is not None
     if not (raises or fails_alone) or not has_result or received is None or port is None:
         return ""
-    judge = _CallJudge(evidence, results, call.tap, received, False, lambda tensor: None, Tolerated())
+    judge = ArgumentJudge(evidence, results, call.tap, received, False, lambda tensor: None, Tolerated())
     for name, theirs, ours in paired(received, port):
         if raises and theirs is not None and ours is not None and ours.name != name:
             return f"{name} has the name {ours.name}"
         difference = judge.difference(name, theirs, ours)
         if difference is None or difference.kind == "value":
             continue
-        if raises or difference.text.startswith(_SHAPE):
+        if raises or difference.text.startswith(SHAPE):
             return f"{name}: {difference.text}"
     return ""
-
-
-class _CallJudge:
-    """Judges the arguments of one call. The parameters are those of `judge_arguments`."""
-
-    def __init__(
-        self,
-        evidence: Evidence,
-        results: Results,
-        call: str,
-        received: Received,
-        with_floats: bool,
-        excluded: Excluded,
-        tolerated: Tolerated,
-    ) -> None:
-        self._evidence = evidence
-        self._port = results.received
-        self._call = call
-        self._received = received
-        self._with_floats = with_floats
-        self._excluded = excluded
-        self._tolerated = tolerated
-
-    def difference(
-        self,
-        name: str,
-        reference: Argument | None,
-        port: Argument | None,
-        view: View | None = None,
-    ) -> ArgumentDifference | None:
-        """The difference of one argument; None if it is right, or not compared.
-
-        Args:
-            name: Name of the argument.
-            reference, port: The argument on both sides.
-            view: A view of the port's tensor; None for the tensor as it is.
-        """
-        if port is None:
-            return _missing(name, reference, "port")
-        if reference is None:
-            return _missing(name, port, "reference")
-        if not reference.tensor or not port.tensor:
-            return self._other_than_tensors(name, reference, port)
-        if reference.origin and reference.origin == port.origin and not self._is_parameter(port):
-            return None
-        theirs, ours = self._evidence.reference.argument(reference), self._port.argument(port)
-        if view is not None:
-            ours = view.of(ours, theirs)
-        if self._evidence.squeeze:
-            ours = like(ours, theirs)
-        if is_regrouped(tuple(ours.shape), tuple(theirs.shape)):
-            ours = ours.reshape(theirs.shape)
-        if ours.shape != theirs.shape:
-            text = f"{_SHAPE} {tuple(ours.shape)} in place of {tuple(theirs.shape)}"
-            return ArgumentDifference(name, "form", text)
-        # An integer is the same in more bits.
-        if ours.dtype != theirs.dtype and not (is_integer(ours) and is_integer(theirs)):
-            return ArgumentDifference(
-                name, "form", f"{dtype_name(ours.dtype)} in place of {dtype_name(theirs.dtype)}"
-            )
-        is_exact = not theirs.dtype.is_floating_point
-        failed = self._failed(name, theirs, ours) if is_exact or self._with_floats else None
-        if failed is None:
-            return None
-        tensor, wrong = failed
-        count, total = int(wrong.sum()), int(tensor.counted.sum())
-        text = f"{count} of {total} elements{all_at(wrong, tensor.axes)}"
-        return ArgumentDifference(
-            name,
-            "value",
-            text if count else "all elements by a little",
-            is_exact,
-            (*self._passed_instead(reference, port, ours), *explain(tensor)),
-            tensor,
-        )
-
-    def _is_parameter(self, port: Argument) -> bool:
-        return port.origin in self._port.call_inputs and not TapName.parse(port.origin).argument
-
-    def _other_than_tensors(
-        self, name: str, reference: Argument, port: Argument
-    ) -> ArgumentDifference | None:
-        if reference.other and port.other:
-            texts = reference.constant, port.constant
-            if reference.other != port.other or None in texts or len(set(texts)) == 1:
-                return None
-            return ArgumentDifference(name, "value", _instead(reference, port))
-        if not any((reference.tensor, reference.other, port.tensor, port.other)):
-            if self._same_constant(reference, port):
-                return None
-            return ArgumentDifference(name, "value", _instead(reference, port))
-        # A number may stand for a tensor of one element, and a class for its tensors.
-        sides = {bool(side.tensor): side for side in (reference, port)}
-        is_absent = len(sides) == 2 and not sides[False].other and sides[False].constant is None
-        return ArgumentDifference(name, "absent" if is_absent else "form", _instead(reference, port))
-
-    def _same_constant(self, reference: Argument, port: Argument) -> bool:
-        ours, theirs = port.constant, reference.constant
-        if isinstance(ours, (int, float)) and isinstance(theirs, (int, float)):
-            # A number counts as rounded to the tested precision.
-            roundoff = self._evidence.precision.unit_roundoff if isinstance(theirs, float) else 0.0
-            equal = ours == theirs or (math.isnan(ours) and math.isnan(theirs))
-            return equal or abs(ours - theirs) <= roundoff * abs(theirs) < math.inf
-        return type(ours) is type(theirs) and ours == theirs
-
-    def _failed(
-        self, name: str, reference: torch.Tensor, port: torch.Tensor
-    ) -> tuple[FailedTensor, np.ndarray] | None:
-        """The compared tensors and the mask of the wrong elements; None if the port's tensor is right."""
-        shape = tuple(reference.shape)
-        mask, excluded = self._evidence.mask(shape), self._excluded(reference)
-        counted = np.ones(shape, dtype=bool) if mask is None else np.broadcast_to(mask, shape).copy()
-        if excluded is not None:
-            counted &= ~excluded
-        differs = (reference != port).numpy() & counted
-        if not differs.any():
-            return None
-        axes = named_axes(shape, self._evidence.batch_size, self._evidence.valid)
-        theirs, ours = (side.to(torch.float64).numpy() for side in (reference, port))
-        finite = np.isfinite(theirs) & np.isfinite(ours)
-        oracle = self._oracle(name)
-        is_exact = not reference.dtype.is_floating_point or bool((differs & ~finite).any())
-        if is_exact or oracle is None or oracle.shape != reference.shape:
-            return FailedTensor(theirs, ours, counted, EXACT, axes, port.dtype), differs
-        counted &= finite
-        taps = list(self._evidence.reference.tensors)[: self._received.finished]
-        before = self._evidence.modules(taps[-1], isolated=False) if taps else 0
-        verdict = judge(
-            oracle,
-            reference,
-            port,
-            self._evidence.precision,
-            self._received.longest_sum_before,
-            counted,
-            modules=before + 1,
-        )
-        if verdict.passed or self._is_tolerated(verdict):
-            return None
-        # Infinite elements are equal here; their differences are not defined.
-        exact, ours = (np.where(finite, values, 0.0) for values in (oracle.double().numpy(), ours))
-        failed = FailedTensor(exact, ours, counted, verdict.limit, axes, port.dtype)
-        return failed, failed.wrong
-
-    def _is_tolerated(self, verdict: Verdict) -> bool:
-        """Whether an error that the case tolerates, before this call or in its results, is as large."""
-        carried = self._tolerated.before(self._received.finished).error
-        own = self._evidence.tolerated(self._call, TapName.parse(self._call).path)
-        return bool(carried) and verdict.port.l2 <= max(carried, own)
-
-    def _oracle(self, name: str) -> torch.Tensor | None:
-        run = self._evidence.oracle_received
-        arguments = run.arguments[self._call].arguments if self._call in run.arguments else ()
-        return next((run.argument(argument) for argument in arguments if argument.name == name), None)
-
-    def _passed_instead(self, reference: Argument, port: Argument, ours: torch.Tensor) -> Iterator[str]:
-        """The known tensor that the port passes in the argument's place."""
-        for other in self._received.arguments:
-            if other.tensor:
-                tensor = self._evidence.reference.argument(other)
-                if tensor.dtype == ours.dtype and torch.equal(tensor, ours):
-                    yield f"equals the reference's {other.name}"
-                    return
-        if port.origin and reference.origin:
-            is_same = port.origin == reference.origin
-            with_other = "with other values" if is_same else f"in place of {reference.origin}"
-            yield f"is {port.origin} {with_other}"
-
-
-def _missing(name: str, present: Argument, side: str) -> ArgumentDifference | None:
-    """The difference of an argument that the module of one side alone has; ``side`` is the other one."""
-    if present.is_default:
-        return None
-    kind = "signature" if present.tensor and side == "port" else "form"
-    return ArgumentDifference(name, kind, f"the {side}'s module has no such argument")
 
 
 _OF_SIGNATURES = ("form", "signature")
@@ -375,15 +177,3 @@ def _is_passed_twice(call: str, received: Received, argument: Argument | None, p
     others = [other for other in received.arguments if other.name != argument.name]
     known = {str(replace(name, argument=other.name)) for other in others} | {own.origin for own in others}
     return bool(argument.origin) and argument.origin in known
-
-
-def _instead(reference: Argument, port: Argument) -> str:
-    return f"{_shown(port)} in place of {_shown(reference)}"
-
-
-def _shown(argument: Argument) -> str:
-    if argument.tensor:
-        return "a tensor"
-    if not argument.other:
-        return repr(argument.constant)
-    return argument.other if argument.constant is None else f"{argument.other} {argument.constant}"
