@@ -8,7 +8,7 @@ import torch
 
 from parity.base.precision import PRECISIONS
 from parity.capture.captures import Capture, ModuleCall
-from parity.verdict import arguments
+from parity.verdict import argument_judge
 from parity.verdict.arguments import judge_arguments
 from parity.verdict.evidence import Evidence, Results
 from parity.verdict.tolerance import Tolerated
@@ -262,13 +262,13 @@ def test_the_code_before_a_call_counts_as_one_more_module(monkeypatch, finished,
     reference = capture((CALL, {"x": X}, {"finished": finished, "longest": 5}), tensors=taps)
     reference.calls = [ModuleCall(tap, tap, "", [], {}, (tap,)) for tap in taps]
     reference.longest_sums = {"first": 4, "second": 8, "view": 0}
-    seen, real = [], arguments.judge
+    seen, real = [], argument_judge.judge
 
     def judge(*values, modules):
         seen.append((values[4], modules))
         return real(*values, modules=modules)
 
-    monkeypatch.setattr(arguments, "judge", judge)
+    monkeypatch.setattr(argument_judge, "judge", judge)
     judged(reference, capture((CALL, {"x": X + 1})), capture((CALL, {"x": X.double()})))
     assert seen == [(5, modules)]
 
