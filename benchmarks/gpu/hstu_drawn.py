@@ -2,10 +2,10 @@
 
     python benchmarks/gpu/hstu_drawn.py --out hstu_drawn.json --seed 1 --cells 60
 
-A seed draws embedding, heads, depth, length, batch and type. A shape that one form alone takes is counted,
-and another one is drawn. Inputs, verdicts, graphs and timing are those of `hstu_public.py`. The program
-prints how often `HSTUForward` chooses the faster form, and the time that it loses otherwise. If a side fails
-its verdict, the exit code is 1.
+A seed draws embedding, heads, depth, length, batch and type. A wide model is counted, and another one is
+drawn. Inputs, verdicts, graphs and timing are those of `hstu_public.py`. The program prints how often
+`HSTUForward` chooses the faster form, and the time that it loses otherwise. If a side fails its verdict, the
+exit code is 1.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from benchmarks.gpu.hstu_public import Cell, Fused, ceilings_of_chip, prepared, 
 from benchmarks.gpu.timing import parsed, report  # noqa: E402
 from configs import load_case  # noqa: E402
 from kernels.hstu_forward import HSTUForward  # noqa: E402
-from kernels.hstu_forward.hopper_launch import WIDTH, head_size_of  # noqa: E402
+from kernels.hstu_forward.hopper_weights import shares_of  # noqa: E402
 from kernels.hstu_forward.weights import Shape  # noqa: E402
 
 FORMS = ("triton", "hopper")
@@ -61,9 +61,8 @@ class DrawnCell(Cell):
         return config.model_copy(update=sizes)
 
     @property
-    def fits_both(self) -> bool:
-        shape = Shape(self.blocks, self.heads, self.attention_dim, self.linear_dim, self.dim)
-        return max(self.dim, self.heads * head_size_of(shape)) <= WIDTH
+    def is_narrow(self) -> bool:
+        return shares_of(Shape(self.blocks, self.heads, self.attention_dim, self.linear_dim, self.dim)) == 1
 
 
 def drawn_cells(seed: int) -> Iterator[DrawnCell]:
@@ -86,13 +85,13 @@ def drawn_cells(seed: int) -> Iterator[DrawnCell]:
 
 
 def cells_of(count: int, seed: int) -> tuple[list[DrawnCell], int]:
-    """So many cells that both forms take, and the number of others in between."""
+    """So many cells of narrow models, and the number of others in between."""
     cells: list[DrawnCell] = []
     others = 0
     for cell in drawn_cells(seed):
         if len(cells) == count:
             break
-        if cell.fits_both:
+        if cell.is_narrow:
             cells.append(cell)
         else:
             others += 1

@@ -8,10 +8,13 @@ import torch
 
 from kernels.cuda_build import missing_compiler
 from kernels.hstu_forward import hopper_launch
+from kernels.hstu_forward.hopper_weights import shares_of
 from kernels.hstu_forward.parameters import Parameters
 
 # Rows with few steps of columns: warps of the CUDA C++ kernel share heads rather than columns.
 _SHORT = 64
+# Blocks of a wide model over which one kernel saves no more than its longer start takes.
+_SHALLOW = 6
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,8 @@ def of_shape(parameters: Parameters, sequences: int, max_seq_len: int, multiproc
     if max_seq_len > hopper_launch.LONGEST:
         return refused("batch", f"max_seq_len={max_seq_len}: it has room for {hopper_launch.LONGEST}")
     shape, groups = parameters.shape, sequences * hopper_launch.groups_of(max_seq_len)
+    if shares_of(shape) > 1:
+        return _of_wide_shape(parameters, sequences, max_seq_len, multiprocessors)
     tiles = shape.num_heads // shape.pack
     if shape.num_blocks == shape.num_heads == 1:
         return Choice("triton", "with one block of one head, one kernel saves little")
@@ -63,3 +68,27 @@ def of_shape(parameters: Parameters, sequences: int, max_seq_len: int, multiproc
     if groups <= most:
         return Choice("hopper", f"few groups: {numbers}")
     return Choice("triton", f"many groups: {numbers}")
+
+
+def _of_wide_shape(parameters: Parameters, sequences: int, max_seq_len: int, multiprocessors: int) -> Choice:
+    """`of_shape` for a wide model, whose groups of 16 rows have a cluster of thread blocks each.
+
+    The CUDA C++ kernel is faster while all clusters run at once. Where they fill at most half of the
+    multiprocessors, Triton's programs share columns in float32, and few blocks of the model do not make up
+    for the longer start.
+    """
+    shares = shares_of(parameters.shape)
+    blocks = sequences * -(-max_seq_len // hopper_launch.ROWS) * shares
+    numbers = f"{blocks} thread blocks, {shares} for 16 rows, on {multiprocessors} SMs"
+    # A cluster lies in one of the chip's parts, whose numbers of multiprocessors it need not divide.
+    if 8 * blocks > 7 * multiprocessors:
+        return Choice("triton", f"many rows: {numbers}")
+    if 2 * blocks > multiprocessors:
+        return Choice("hopper", f"few rows: {numbers}")
+    if parameters.item_weights.dtype == torch.float32:
+        return Choice("triton", f"fewest rows in float32: {numbers}")
+    if parameters.shape.num_blocks <= _SHALLOW:
+        return Choice(
+            "triton", f"fewest rows and {parameters.shape.num_blocks} blocks of the model: {numbers}"
+        )
+    return Choice("hopper", f"fewest rows: {numbers}")

@@ -14,7 +14,7 @@ from kernels.cuda_build import multiprocessors
 from kernels.hstu_attention.interface import require_triton
 from kernels.hstu_forward import choice, hopper_launch
 from kernels.hstu_forward.choice import Choice
-from kernels.hstu_forward.hopper_launch import Weights, num_buckets_of, weights_of
+from kernels.hstu_forward.hopper_weights import Weights, num_buckets_of, weights_of
 from kernels.hstu_forward.parameters import DOT_PRECISIONS, Parameters, Settings
 from kernels.hstu_forward.tiles import Batch, Cached, Schedule
 from kernels.hstu_forward.weights import POSITION_PAD, block_weights, model_shape
@@ -38,8 +38,8 @@ class HSTUForward:
         settings: sizes and constants.
         dot_precision: form of the products of float32, a key of `DOT_PRECISIONS`.
         schedule: kernels and tiles of Triton. None takes the result of `tiles.schedule` for each batch.
-        backend: "triton", or "hopper" (CUDA C++ for compute capability 9.0: all blocks of a narrow model in
-            one kernel, see `hopper_launch.refusal`). "auto" takes the faster one of the two by the device
+        backend: "triton", or "hopper" (CUDA C++ for compute capability 9.0: all blocks of a model in one
+            kernel, see `hopper_launch.refusal`). "auto" takes the faster one of the two by the device
             and the shapes of the model and the batch; `choice` tells which one and why.
 
     Raises:
@@ -91,6 +91,8 @@ class HSTUForward:
             buckets = num_buckets_of(state, shape.num_blocks)
             self._fixed = choice.of_model(self.parameters, buckets, has_schedule=schedule is not None)
         if self._fixed is None or self._fixed.backend == "hopper":
+            if reason := hopper_launch.refusal(self.parameters, num_buckets_of(state, shape.num_blocks)):
+                raise hopper_launch.refused(reason)
             self.hopper_weights = weights_of(state, self.parameters)
 
     def __repr__(self) -> str:

@@ -6,11 +6,12 @@ from dataclasses import asdict
 
 import pytest
 
-from benchmarks.gpu.hstu_drawn import MOST_ROWS, WIDTH, cells_of, compared, show
+from benchmarks.gpu.hstu_drawn import MOST_ROWS, cells_of, compared, show
 from kernels.hstu_forward.hopper_launch import LONGEST
+from kernels.hstu_forward.hopper_weights import WIDTH
 
 
-def test_a_seed_draws_models_that_both_forms_take_and_counts_the_others():
+def test_a_seed_draws_narrow_models_and_counts_the_others():
     cells, others = cells_of(40, 7)
     assert (cells, others) == cells_of(40, 7)
     assert cells != cells_of(40, 8)[0]

@@ -7,7 +7,7 @@ namespace hopper_forward {
 
 // A warp owns one of `Splits` shares of the columns, and one of the others of the heads. Heads of 8 elements lie in
 // pairs: the products of one have zeros in place of the other's elements.
-template <typename T, int Head, int Splits>
+template <typename T, int Head, int Splits, typename L = Layout>
 struct Attention {
     using Factor = typename FactorOf<T>::Type;
     static constexpr int kParts = FactorOf<T>::kParts;
@@ -22,13 +22,13 @@ struct Attention {
     static_assert(kTiles >= 1, "as many tiles as shares");
 
     const Place& place;
-    const Layout& layout;
+    const L& layout;
     const int buffer;
     const int row = place.lane / 4, position = place.lane % 4;  // of the thread in a product's result
     float bias[4][4];  // of a step
     float sums[kTiles][kValues][4];
 
-    __device__ Attention(const Place& place, const Layout& layout, int buffer)
+    __device__ Attention(const Place& place, const L& layout, int buffer)
         : place(place), layout(layout), buffer(buffer), sums() {}
 
     __device__ static int steps(const Place& place) {
@@ -38,23 +38,24 @@ struct Attention {
     __device__ int split() const { return place.warp % Splits; }
     __device__ int tile(int number) const { return place.warp / Splits * kTiles + number; }
 
-    // Of rows `row` and `row` + 8 and columns 8 position + (0 .. 7): [pair][2 half + column of the pair].
-    __device__ void find_biases(int step) {
+    // Of row `row` + 8 half and columns 8 position + (0 .. 7): [pair][2 half + column of the pair].
+    __device__ void find_biases(int step, int half) {
         const auto* weights = reinterpret_cast<const float*>(place.shared + layout.time_weights());
         const auto* positions = reinterpret_cast<const float*>(place.shared + layout.positions());
-        const int column = step * kColumns + 8 * position;
+        const int column = step * kColumns + 8 * position, own = row + 8 * half;
+        const char* at = place.own + layout.buckets() + own * layout.bucket_stride() + column;
+        const uint2 buckets = *reinterpret_cast<const uint2*>(at);
+        const float* distances = positions + layout.columns + column - place.first - own;
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            const int own = row + 8 * half;
-            const char* at = place.own + layout.buckets() + own * layout.bucket_stride() + column;
-            const uint2 buckets = *reinterpret_cast<const uint2*>(at);
-            const float* distances = positions + layout.columns + column - place.first - own;
-#pragma unroll
-            for (int i = 0; i < 8; ++i) {
-                const uint32_t bucket = (i < 4 ? buckets.x : buckets.y) >> 8 * (i % 4) & 0xFF;
-                bias[i / 2][2 * half + i % 2] = distances[i] + weights[bucket];
-            }
+        for (int i = 0; i < 8; ++i) {
+            const uint32_t bucket = (i < 4 ? buckets.x : buckets.y) >> 8 * (i % 4) & 0xFF;
+            bias[i / 2][2 * half + i % 2] = distances[i] + weights[bucket];
         }
+    }
+
+    __device__ void find_biases(int step) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) find_biases(step, half);
     }
 
     // k of 32 columns, as a product's second factor. Column 8 n + (0 .. 7) of the product is n-th pair of each of four
@@ -68,12 +69,12 @@ struct Attention {
             for (int part = 0; part < kParts; ++part) {
                 const char* from = base + part * kRows * kRowBytes + at * kRowBytes;
                 if constexpr (kTile == 16) {
-                    const uint2 x = far_read8(from + 32 * tile + 8 * position);
+                    const uint2 x = L::read8(from + 32 * tile + 8 * position);
                     k[n][0][part][0] = x.x, k[n][0][part][1] = x.y;
                 } else {
 #pragma unroll
                     for (int span = 0; span < kTile / 32; ++span) {
-                        const uint4 x = far_read16(from + 2 * kTile * tile + 64 * span + 16 * position);
+                        const uint4 x = L::read16(from + 2 * kTile * tile + 64 * span + 16 * position);
                         k[n][2 * span][part][0] = x.x, k[n][2 * span][part][1] = x.y;
                         k[n][2 * span + 1][part][0] = x.z, k[n][2 * span + 1][part][1] = x.w;
                     }
@@ -111,8 +112,21 @@ struct Attention {
         for (int n = 0; n < kValues; ++n) {
 #pragma unroll
             for (int part = 0; part < kParts; ++part) {
-                v[n][part] = far_read16(base + part * kRows * kRowBytes + (tile * kTile + 8 * n + row) * 2 * kRows);
+                v[n][part] = L::read16(base + part * kRows * kRowBytes + (tile * kTile + 8 * n + row) * 2 * kRows);
             }
+        }
+    }
+
+    // Where k and v may come late, read them until they are there.
+    __device__ void await_keys(int step, int tile, uint32_t (&k)[4][kSteps][kParts][2]) const {
+        if constexpr (L::kMayComeLate) {
+            while (!all_there(reinterpret_cast<const uint32_t(&)[8 * kSteps * kParts]>(k))) keys(step, tile, k);
+        }
+    }
+
+    __device__ void await_values(int step, int tile, uint4 (&v)[kValues][kParts]) const {
+        if constexpr (L::kMayComeLate) {
+            while (!all_there(reinterpret_cast<const uint32_t(&)[4 * kValues * kParts]>(v))) values(step, tile, v);
         }
     }
 
@@ -126,11 +140,13 @@ struct Attention {
             constexpr bool kEarly = kValues * kParts <= 8;
             if constexpr (kEarly) values(step, tile(number), v);
             queries(tile(number), q);
+            await_keys(step, tile(number), k);
 #pragma unroll
             for (int member = 0; member < kMembers; ++member) {
                 uint32_t weights[2][kParts][4];
                 weigh(q, k, member, weights);
                 if constexpr (!kEarly) values(step, tile(number), v);
+                await_values(step, tile(number), v);
 #pragma unroll
                 for (int i = 0; i < kOfMember; ++i) {
                     const int n = member * kOfMember + i;
@@ -190,9 +206,22 @@ struct Attention {
         }
     }
 
-    // The part that needs no k and no v.
-    __device__ void prepare() {
-        if (split() < steps(place)) find_biases(split());
+    // The part that needs no k and no v, for a half of the rows and for both.
+    __device__ void prepare(int half) {
+        if (split() < steps(place)) find_biases(split(), half);
+    }
+    __device__ void prepare() { prepare(0), prepare(1); }
+
+    // Begin another block's sums.
+    __device__ void clear() {
+#pragma unroll
+        for (int number = 0; number < kTiles; ++number) {
+#pragma unroll
+            for (int n = 0; n < kValues; ++n) {
+#pragma unroll
+                for (float& sum : sums[number][n]) sum = 0.0f;
+            }
+        }
     }
 
     __device__ void run() {

@@ -20,6 +20,7 @@ struct Call {
     int32_t wide_ids, wide_offsets, num_times, shift;
     int32_t num_blocks, num_heads, linear_dim, embedding_dim;
     int32_t position_stride, position_zero, groups, groups_of_cta;
+    int32_t has_whole_fours;  // rows of embeddings start at multiples of four elements
     float divisor_inverse, epsilon, l2_epsilon;
 };
 

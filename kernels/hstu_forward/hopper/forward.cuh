@@ -7,65 +7,9 @@
 
 #include "attention.cuh"
 #include "block.cuh"
+#include "buckets.cuh"
 
 namespace hopper_forward {
-
-// The last bucket's weight is NaN.
-constexpr int kNoBucket = kBuckets - 1;
-
-// A sequence's time at a position as seconds from its first, 2^24 high + low: a difference of two such pairs rounds
-// once, like a conversion of int64 to float32. False where `high` would round.
-__device__ inline bool time_of(const int64_t* times, int position, float2* pair) {
-    const int64_t time = times[position] - times[0], high = time >> 24;
-    *pair = make_float2(static_cast<float>(high), static_cast<float>(time & 0xFFFFFF));
-    return high >= -(1 << 23) && high < 1 << 23;
-}
-
-// The buckets of a group's rows and their columns, which no block changes. All threads call it, since those of a row
-// and column beyond reach spoil the whole sequence; `times` is memory for a pair a position.
-__device__ inline void find_buckets(const Call& call, const Place& place, const Layout& layout, float2* times) {
-    bool is_far = false;
-    if (call.buckets != nullptr) {
-        const auto* own = static_cast<const int64_t*>(call.timestamps) + place.sequence * call.timestamps_row;
-        const int last = min(place.length, call.num_times - 1);
-        for (int i = threadIdx.x; i < layout.columns + 1; i += blockDim.x) {
-            // Nothing depends on the time of a position behind the end.
-            is_far |= !time_of(own, min(i, last), times + i);
-        }
-    }
-    is_far = __syncthreads_or(is_far);
-    if (!place.active()) return;
-    const int columns = (min(place.first + kRows, place.length) + kColumns - 1) / kColumns * kColumns;
-    const int quads = columns / 4;
-    for (int i = threadIdx.x % kGroupThreads; i < kRows * quads; i += kGroupThreads) {
-        const int row = i / quads, column = i % quads * 4;
-        uint32_t four = is_far ? kNoBucket * 0x01010101u : 0;
-        if (call.buckets != nullptr && !is_far) {
-            const float2 successor = times[place.first + row + 1];
-            int64_t entry[4];
-            int pattern[4];
-#pragma unroll
-            for (int j = 0; j < 4; ++j) {
-                const float2 time = times[column + j];
-                const float delta = (successor.x - time.x) * 16777216.0f + (successor.y - time.y);
-                pattern[j] = max(__float_as_int(fabsf(delta)) - 0x3F800000, 0);
-                entry[j] = __ldg(call.buckets + (pattern[j] >> call.shift));
-            }
-#pragma unroll
-            for (int j = 0; j < 4; ++j) {
-                const int bucket = static_cast<int>(entry[j] >> 32) + (pattern[j] >= static_cast<int>(entry[j]));
-                four |= static_cast<uint32_t>(bucket) << 8 * j;
-            }
-        }
-        char* to = place.own + layout.buckets() + row * layout.bucket_stride() + column;
-        *reinterpret_cast<uint32_t*>(to) = four;
-    }
-}
-
-__device__ inline int64_t offset_of(const Call& call, int sequence) {
-    return call.wide_offsets ? static_cast<const int64_t*>(call.offsets)[sequence]
-                             : static_cast<const int32_t*>(call.offsets)[sequence];
-}
 
 template <typename T, int Head, int Splits>
 __global__ void __launch_bounds__(2 * kGroupThreads, 1) forward_kernel(const __grid_constant__ Call call) {
@@ -106,7 +50,8 @@ __global__ void __launch_bounds__(2 * kGroupThreads, 1) forward_kernel(const __g
     copies.biases(0);
     if (place.active()) embed<T>(call, place, layout);
     // The sums' memory is free.
-    find_buckets(call, place, layout, reinterpret_cast<float2*>(shared + layout.groups() + layout.sums()));
+    find_buckets(call, place, layout, reinterpret_cast<float2*>(shared + layout.groups() + layout.sums()), 0,
+                 blockDim.x);
     if (place.active()) normalize<T>(call, place, layout);
     __syncthreads();
     copies.wait_uvqk(0);
@@ -125,7 +70,7 @@ __global__ void __launch_bounds__(2 * kGroupThreads, 1) forward_kernel(const __g
         __syncthreads();
         if (!is_last) copies.biases(block + 1);
         if (place.active()) {
-            gate<T, Head>(call, place, layout, min(Splits, Attention<T, Head, Splits>::steps(place)));
+            gate<T, Head, Splits>(call, place, layout, min(Splits, Attention<T, Head, Splits>::steps(place)));
         }
         __syncthreads();
         copies.wait_output(block);

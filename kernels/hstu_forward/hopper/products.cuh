@@ -43,6 +43,10 @@ __device__ inline uint32_t packed(float low, float high, __nv_bfloat16) {
 
 __device__ inline float2 unpacked(uint32_t pair, __half) { return __half22float2(reinterpret_cast<__half2&>(pair)); }
 
+__device__ inline float2 unpacked(uint32_t pair, __nv_bfloat16) {
+    return __bfloat1622float2(reinterpret_cast<__nv_bfloat162&>(pair));
+}
+
 template <typename T>
 struct Pair {
     using Factor = typename FactorOf<T>::Type;

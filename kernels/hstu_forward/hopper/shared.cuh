@@ -15,6 +15,12 @@ constexpr int kFloatRows = kRows * kWidth * 4;
 
 // Offsets in bytes. A group of `kWarps` warps owns `kRows` rows.
 struct Layout {
+    // k and v are there behind a barrier, in the cache that all multiprocessors share.
+    static constexpr bool kMayComeLate = false;
+    __device__ static uint4 read16(const char* at) { return far_read16(at); }
+    __device__ static uint2 read8(const char* at) { return far_read8(at); }
+    __device__ static void store(char* to, uint32_t x) { *reinterpret_cast<uint32_t*>(to) = x; }
+
     int parts, splits, columns;
 
     __host__ __device__ int factor() const { return parts * kRows * kRowBytes; }
@@ -71,12 +77,12 @@ __device__ inline float4 read_floats(const Place& place, int offset) {
     return *reinterpret_cast<const float4*>(place.own + offset + 4 * float_at(place.row(), place.column()));
 }
 
-// A lane's four columns of a row, as factors of a product.
+// A lane's four columns of a row, as factors of a product in `rows`.
 template <typename T>
-__device__ inline void store_rows(const Place& place, const Layout& layout, const float (&x)[4]) {
+__device__ inline void store_rows(const Place& place, char* rows, const float (&x)[4]) {
     constexpr float kScale = FactorOf<T>::kScale;
     const Pair<T> low(x[0] * kScale, x[1] * kScale), high(x[2] * kScale, x[3] * kScale);
-    char* to = place.own + layout.rows() + chunk_at(place.row(), place.column() / 8) + place.column() % 8 * 2;
+    char* to = rows + chunk_at(place.row(), place.column() / 8) + place.column() % 8 * 2;
 #pragma unroll
     for (int part = 0; part < FactorOf<T>::kParts; ++part) {
         *reinterpret_cast<uint2*>(to + part * kRows * kRowBytes) = make_uint2(low.part[part], high.part[part]);

@@ -137,9 +137,9 @@ WIDE = {
 }
 
 
-def assert_two_parts_have_their_range(factor: float, backend: str) -> None:
+def assert_two_parts_have_their_range(factor: float, backend: str, **changes) -> None:
     """Keys of 1e-4 pass, and products beyond 2,047 are NaN."""
-    config, model = small_model()
+    config, model = small_model(**changes)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith("_uvqk"):
@@ -156,9 +156,9 @@ def assert_two_parts_have_their_range(factor: float, backend: str) -> None:
     assert actual.passed or "NaN or Inf" in actual.reason
 
 
-def assert_far_times_are_exact_or_nan(precision: str, dot_precision: str, backend: str) -> None:
+def assert_far_times_are_exact_or_nan(precision: str, dot_precision: str, backend: str, **changes) -> None:
     """Times 3e9 times as far apart pass; a sequence with a time 2^50 seconds ahead is NaN, and no other."""
-    config, model = small_model()
+    config, model = small_model(**changes)
     settings = settings_of(config, model)
     actual = verdict(
         config,
@@ -183,8 +183,10 @@ def assert_far_times_are_exact_or_nan(precision: str, dot_precision: str, backen
     assert not is_nan[end:].any()
 
 
-def assert_a_graph_serves_smaller_batches(precision: str, dot_precision: str, backend: str) -> None:
-    config, model = small_model()
+def assert_a_graph_serves_smaller_batches(
+    precision: str, dot_precision: str, backend: str, **changes
+) -> None:
+    config, model = small_model(**changes)
     settings = settings_of(config, model)
 
     def run(state, ids, offsets, times, longest):

@@ -46,6 +46,21 @@ def test_one_block_of_one_head_and_rows_without_room_take_triton():
     assert [chosen(1, n, **TWO) for n in (LONGEST, LONGEST + 1)] == ["hopper", "triton"]
 
 
+def test_a_wide_model_s_clusters_run_at_once_and_its_blocks_pay_for_the_start():
+    wide = sized(256, 4, 64, 64)
+    # 211 rows are 14 groups of four thread blocks.
+    deep = [chosen(n, 211, num_blocks=7, **wide) for n in (1, 2, 3)]
+    assert deep == ["hopper", "hopper", "triton"]
+    shallow = [chosen(n, 211, num_blocks=6, **wide) for n in (1, 2, 3)]
+    assert shallow == ["triton", "hopper", "triton"]
+    single = [chosen(n, 211, dtype=torch.float32, num_blocks=7, **wide) for n in (1, 2, 3)]
+    assert single == shallow
+    assert [chosen(2, 211, count, num_blocks=6, **wide) for count in (127, 128)] == ["triton", "hopper"]
+    # Eight thread blocks share 16 rows.
+    assert [chosen(n, 211, num_blocks=6, **sized(512, 8, 64, 64)) for n in (1, 2)] == ["hopper", "triton"]
+    assert chosen(1, LONGEST + 1, num_blocks=7, **wide) == "triton"
+
+
 def test_a_model_that_the_kernel_does_not_take_has_triton_s_form_with_the_reason(monkeypatch):
     monkeypatch.setattr(choice.hopper_launch, "not_hopper", lambda device: "")
     monkeypatch.setattr(choice, "missing_compiler", lambda: "")
@@ -53,7 +68,7 @@ def test_a_model_that_the_kernel_does_not_take_has_triton_s_form_with_the_reason
     for reason, found in (
         ("the schedule is one of Triton's", choice.of_model(parameters_of(**TWO), 128, has_schedule=True)),
         ("254 time buckets, not 255", choice.of_model(parameters_of(**TWO), 255, has_schedule=False)),
-        ("D is 100", choice.of_model(parameters_of(**sized(100, 2, 25, 25)), 128, has_schedule=False)),
+        ("D is 513", choice.of_model(parameters_of(**sized(513, 2, 25, 25)), 128, has_schedule=False)),
     ):
         assert found.backend == "triton"
         assert reason in found.reason

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,20 +12,19 @@ import torch
 
 from kernels.hstu_forward import HSTUForward, hopper_launch
 from kernels.hstu_forward.hopper_launch import (
-    BUCKETS,
     CUDA_FLAGS,
     LONGEST,
     SOURCE,
     TYPES,
-    WIDTH,
+    WIDE_SOURCE,
     Arguments,
+    WideArguments,
     cut_of,
     refusal,
-    swizzled,
-    uvqk_of,
 )
+from kernels.hstu_forward.hopper_weights import BUCKETS
 from kernels.hstu_forward.parameters import DOT_PRECISIONS, Parameters
-from kernels.hstu_forward.weights import Shape, block_weights, model_shape
+from kernels.hstu_forward.weights import block_weights, model_shape
 from tests.identifiers import shortened
 from tests.kernels.hstu_forward.forward_cases import (
     BOUNDARIES,
@@ -47,8 +45,11 @@ COMPILER = shutil.which("c++") or shutil.which("g++")
 FORMS = pytest.mark.parametrize(
     ("precision", "dot_precision"), [("fp32", "fp16x3"), ("fp16", "ieee"), ("bf16", "ieee")]
 )
-# Groups of rows in a thread block: a cluster of few large thread blocks, and of many small ones.
+# Groups of rows in a thread block: clusters of few large thread blocks, and of many small ones.
 CUTS = pytest.mark.parametrize("of_block", [1, 2])
+# Two thread blocks share a row.
+WIDE = sized(100, 2, 50, 50)
+KERNELS = pytest.mark.parametrize("sizes", [{}, WIDE], ids=["narrow", "wide"])
 
 
 def cut(monkeypatch, of_block: int) -> None:
@@ -67,6 +68,14 @@ def judged(config, model, precision: str, dot_precision: str, lengths=LENGTHS):
         return states
 
     return verdict(config, model, precision, lengths, run)
+
+
+def assert_lengths_pass(changes: dict, precision: str, dot_precision: str, longest: int) -> None:
+    """Rows of one or of several steps of columns, each row's end in, before or behind a group."""
+    config, model = small_model(**changes, max_sequence_len=longest - 11)
+    lengths = tuple(min(length, longest) for length in (*BOUNDARIES, 211, 128, 100))
+    actual = judged(config, model, precision, dot_precision, lengths)
+    assert actual.passed, actual.reason
 
 
 @needs_hopper
@@ -103,12 +112,8 @@ def test_the_kernel_is_the_model(precision, dot_precision, of_block, monkeypatch
 def test_shapes_and_lengths_are_the_model_too(
     changes, precision, dot_precision, of_block, longest, monkeypatch
 ):
-    """Rows of one and of several steps of columns, each row's end in, before and behind a group."""
     cut(monkeypatch, of_block)
-    config, model = small_model(**changes, max_sequence_len=longest - 11)
-    lengths = tuple(min(length, longest) for length in (*BOUNDARIES, 211, 128, 100))
-    actual = judged(config, model, precision, dot_precision, lengths)
-    assert actual.passed, actual.reason
+    assert_lengths_pass(changes, precision, dot_precision, longest)
 
 
 @needs_hopper
@@ -120,21 +125,24 @@ def test_the_longest_rows_are_the_model_too(precision, dot_precision):
 
 
 @needs_hopper
+@KERNELS
 @pytest.mark.parametrize("factor", [1e-4, 1e2])
-def test_two_float16_parts_are_exact_below_and_nan_beyond_their_range(factor):
-    assert_two_parts_have_their_range(factor, "hopper")
+def test_two_float16_parts_are_exact_below_and_nan_beyond_their_range(factor, sizes):
+    assert_two_parts_have_their_range(factor, "hopper", **sizes)
 
 
 @needs_hopper
+@KERNELS
 @FORMS
-def test_times_far_apart_are_exact_and_beyond_reach_nan(precision, dot_precision):
-    assert_far_times_are_exact_or_nan(precision, dot_precision, "hopper")
+def test_times_far_apart_are_exact_and_beyond_reach_nan(precision, dot_precision, sizes):
+    assert_far_times_are_exact_or_nan(precision, dot_precision, "hopper", **sizes)
 
 
 @needs_hopper
+@KERNELS
 @FORMS
-def test_a_captured_graph_serves_smaller_batches(precision, dot_precision):
-    assert_a_graph_serves_smaller_batches(precision, dot_precision, "hopper")
+def test_a_captured_graph_serves_smaller_batches(precision, dot_precision, sizes):
+    assert_a_graph_serves_smaller_batches(precision, dot_precision, "hopper", **sizes)
 
 
 @needs_hopper
@@ -207,8 +215,9 @@ def parameters_of(dtype: torch.dtype = torch.float32, dot_precision: str = "fp16
     [
         ("dot_precision='fp16x3' alone", parameters_of(dot_precision="ieee"), 128),
         ("dot_precision='fp16x3' alone", parameters_of(dot_precision="fp16"), 128),
-        (r"D is 100, and 2 heads of 25 and 25 elements take 64", parameters_of(**sized(100, 2, 25, 25)), 128),
-        (r"3 heads of 25 and 25 elements take 96", parameters_of(**sized(50, 3, 25, 25)), 128),
+        ("heads of 64 elements, not 65", parameters_of(**sized(50, 1, 64, 65)), 128),
+        ("D is 513, and 2 heads of 25 and 25 elements take 64", parameters_of(**sized(513, 2, 25, 25)), 128),
+        ("17 heads of 25 and 25 elements take 544", parameters_of(**sized(50, 17, 25, 25)), 128),
         ("254 time buckets, not 255", parameters_of(), 255),
     ],
     ids=shortened,
@@ -249,41 +258,6 @@ def test_a_sequence_has_whole_steps_of_columns_and_a_cluster_at_most_16_thread_b
                 assert groups // of_block <= 16
 
 
-def test_weights_have_each_head_in_its_columns():
-    """Three heads of 8 keys and 7 values, which the other form stores 16 wide."""
-    shape = Shape(1, 3, 8, 7, 48)
-    assert (shape.kp, shape.vp) == (16, 16)
-    stored = torch.zeros(2, shape.gates + shape.factors, shape.dp)
-    for kind in range(4):
-        for head in range(3):
-            for element in range(8 if kind % 2 else 7):
-                stored[:, kind * 48 + head * 16 + element, :48] = 1000 * kind + 100 * head + element + 1
-    laid = uvqk_of(stored, shape, 8).view(2, 4, WIDTH, WIDTH)
-    assert not laid[..., 48:].any()
-    for kind in range(4):
-        expected = torch.zeros(WIDTH)
-        for head in range(3):
-            for element in range(8 if kind % 2 else 7):
-                expected[8 * head + element] = 1000 * kind + 100 * head + element + 1
-        assert torch.equal(laid[0, kind, :, 0], expected)
-        assert torch.equal(laid[1, kind, :, 47], expected)
-
-
-def test_the_swizzle_is_the_kernels_and_loses_nothing():
-    x = torch.arange(2 * 16 * WIDTH).view(2, 16, WIDTH)
-    laid = swizzled(x)
-    for row in range(16):
-        for chunk in range(8):
-            at = 8 * (chunk ^ (row & 1) << 2 ^ (row >> 3 & 1) << 1)
-            assert torch.equal(laid[:, row, at : at + 8], x[:, row, 8 * chunk : 8 * chunk + 8])
-
-
-def test_weights_of_the_other_forms_packed_heads_keep_their_columns():
-    shape = replace(Shape(1, 8, 8, 8, 64))
-    stored = torch.randn(1, 256, 64)
-    assert torch.equal(uvqk_of(stored, shape, 8), stored)
-
-
 def printed(compiler: str, source: str, folder: Path, suffix: str) -> list[str]:
     """The lines that a program prints; it includes the kernel's headers."""
     (folder / f"program{suffix}").write_text(source)
@@ -294,13 +268,19 @@ def printed(compiler: str, source: str, folder: Path, suffix: str) -> list[str]:
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
-def test_python_and_cpp_lay_the_arguments_out_alike(tmp_path: Path):
-    names = [name for name, *_ in Arguments._fields_]
-    lines = "\n".join(f'printf("{name} %zu\\n", offsetof(hopper_forward::Call, {name}));' for name in names)
-    size = 'printf("size %zu\\n", sizeof(hopper_forward::Call));'
-    source = f'#include <cstddef>\n#include <cstdio>\n#include "call.h"\nint main() {{\n{lines}\n{size}\n}}\n'
-    own = [f"{name} {getattr(Arguments, name).offset}" for name in names]
-    assert printed(COMPILER, source, tmp_path, ".cpp") == [*own, f"size {ctypes.sizeof(Arguments)}"]
+@pytest.mark.parametrize(
+    ("structure", "name", "header"),
+    [(Arguments, "Call", "call.h"), (WideArguments, "WideCall", "wide_call.h")],
+)
+def test_python_and_cpp_lay_the_arguments_out_alike(structure, name, header, tmp_path: Path):
+    names = [field for field, *_ in structure._fields_]
+    lines = "\n".join(f'printf("{x} %zu\\n", offsetof(hopper_forward::{name}, {x}));' for x in names)
+    size = f'printf("size %zu\\n", sizeof(hopper_forward::{name}));'
+    source = (
+        f'#include <cstddef>\n#include <cstdio>\n#include "{header}"\nint main() {{\n{lines}\n{size}\n}}\n'
+    )
+    own = [f"{x} {getattr(structure, x).offset}" for x in names]
+    assert printed(COMPILER, source, tmp_path, ".cpp") == [*own, f"size {ctypes.sizeof(structure)}"]
 
 
 @pytest.mark.full
@@ -319,12 +299,20 @@ def test_the_longest_rows_fit_the_shared_memory(tmp_path: Path):
 
 @pytest.mark.full
 @needs_nvcc
-def test_every_form_compiles(tmp_path: Path):
+@pytest.mark.parametrize(
+    ("source", "kernel", "forms"),
+    [
+        # Heads of 64 and 32 in one form, those of 16 and 8 in two.
+        pytest.param(SOURCE, "14forward_kernel", 6, id="narrow"),
+        # Heads of 64, 32 and 16, and two numbers of chunks.
+        pytest.param(WIDE_SOURCE, "11wide_kernel", 6, id="wide"),
+    ],
+)
+def test_every_form_compiles(source, kernel, forms, tmp_path: Path):
     command = [NVCC, "-std=c++17", "-O3", "-Werror", "all-warnings", "-Xptxas", "-v", *CUDA_FLAGS, "-c"]
     done = subprocess.run(
-        [*command, str(SOURCE), "-o", str(tmp_path / "object")], capture_output=True, text=True, timeout=600
+        [*command, str(source), "-o", str(tmp_path / "object")], capture_output=True, text=True, timeout=600
     )
     report = done.stdout + done.stderr
     assert done.returncode == 0, report
-    # Heads of 64 and 32 in one form, those of 16 and 8 in two.
-    assert report.count("Compiling entry function '_ZN14hopper_forward14forward_kernel") == 6 * len(TYPES)
+    assert report.count(f"Compiling entry function '_ZN14hopper_forward{kernel}") == forms * len(TYPES)

@@ -54,9 +54,9 @@ FAULTS = {
         "forward.cuh", "attention(place, layout, block % 2)", "attention(place, layout, 0)"
     ),
     "bias: the row's own time": Fault(
-        "forward.cuh", "times[place.first + row + 1]", "times[place.first + row]"
+        "buckets.cuh", "times[place.first + row + 1]", "times[place.first + row]"
     ),
-    "bias: an edge ignored": Fault("forward.cuh", " + (pattern[j] >= static_cast<int>(entry[j]));", ";"),
+    "bias: an edge ignored": Fault("buckets.cuh", " + (pattern[j] >= static_cast<int>(entry[j]));", ";"),
     "the norm over padded heads": Fault(
         "block.cuh", "column % Head < call.linear_dim && column / Head", "column / Head"
     ),
@@ -64,27 +64,33 @@ FAULTS = {
     "a gate of another row's norm": Fault(
         "block.cuh", "rounded(x[3] * deviation, T()) * u.w", "rounded(x[3], T()) * u.w"
     ),
-    "embeddings without positions": Fault("block.cuh", " + of_row, T())", ", T())"),
+    "embeddings without positions": Fault("block.cuh", " + as_float(of_row.x[i]), T())", ", T())"),
     "states without their norm": Fault(
-        "block.cuh", "set(to + column, x[i] / norm)", "set(to + column, x[i])"
+        "block.cuh", "set(to + first + i, x[i] / norm)", "set(to + first + i, x[i])"
     ),
 }
 IN_MAKE_TEST = ("a share of the columns left out", "bias: an edge ignored", "the norm over padded heads")
 """A fault of each: the warps' cut, the bias, the heads."""
 
 
-def is_caught(fault: Fault | None, folder: Path, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether the verdict fails with the kernel of a copy that has the fault."""
-    source = edited(SOURCE, [*HALF_TYPES, *([] if fault is None else [fault])], folder)
-    launch = built(source, CUDA_FLAGS, "hopper_forward_launch")
-    monkeypatch.setattr(hopper_launch, "_library", lambda: launch)
-    config, model = small_model(max_sequence_len=200, **({} if fault is None else fault.sizes))
+def passes(source: Path, library: str, function: str, sizes: dict[str, int], monkeypatch) -> bool:
+    """Whether the verdict passes with the launch `function` of a source in the place of `library`'s."""
+    launch = built(source, CUDA_FLAGS, function)
+    monkeypatch.setattr(hopper_launch, library, lambda: launch)
+    config, model = small_model(max_sequence_len=200, **sizes)
     settings = settings_of(config, model)
 
     def run(state, *arguments):
         return HSTUForward(state, settings, "fp16x3", backend="hopper")(*arguments)
 
-    return not verdict(config, model, "fp32", LENGTHS, run).passed
+    return verdict(config, model, "fp32", LENGTHS, run).passed
+
+
+def is_caught(fault: Fault | None, folder: Path, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether the verdict fails with the kernel of a copy that has the fault."""
+    source = edited(SOURCE, [*HALF_TYPES, *([] if fault is None else [fault])], folder)
+    sizes = {} if fault is None else fault.sizes
+    return not passes(source, "_library", "hopper_forward_launch", sizes, monkeypatch)
 
 
 @pytest.mark.parametrize("name", FAULTS)
