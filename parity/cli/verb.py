@@ -110,6 +110,8 @@ class Verb(click.Command):
                 raise _unknown_option(ctx, error) from error
             except click.UsageError as error:
                 error.message = bounded(error.message)
+                if isinstance(error, click.BadParameter) and (refusal := _no_number(error)):
+                    raise refusal from error
                 raise
 
     def invoke(self, ctx: click.Context) -> NoReturn:
@@ -148,6 +150,17 @@ def _require_single(given: Sequence[click.Parameter]) -> None:
     for option in given:
         if isinstance(option, click.Option) and not option.is_flag and given.count(option) > 1:
             raise UserError(option.opts[-1], f"{given.count(option)} values", "are given", "give one")
+
+
+def _no_number(error: click.BadParameter) -> UserError | None:
+    """The refusal of a text where a number belongs; None for another option."""
+    option = error.param
+    whole = option is not None and isinstance(option.type, click.types.IntParamType)
+    if option is None or not (whole or isinstance(option.type, click.types.FloatParamType)):
+        return None
+    value, _, problem = error.message.removesuffix(".").rpartition(" is ")
+    example = "a whole number such as 8" if whole else "a number such as 2.5"
+    return UserError(option.opts[-1], value, f"is {problem}", f"give {example}")
 
 
 def _unknown_option(ctx: click.Context, error: click.NoSuchOption) -> UserError:

@@ -292,6 +292,8 @@ def in_use(field: str, folder: Path, mark: str) -> Iterator[None]:
     if around is not None:
         problem = f"lies in the saved run {around}"
         raise UserError(field, str(folder), problem, "choose a folder outside of it")
+    if os.path.isfile(folder):
+        raise UserError(field, str(folder), "is a file", "choose a folder")
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(made(folder))

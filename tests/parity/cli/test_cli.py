@@ -76,7 +76,10 @@ def test_a_stream_that_needs_more_memory_than_there_is_is_refused_before_it_is_d
 def test_text_where_a_number_belongs(command, option, text):
     ended = command(option, text)
     assert ended.code == 2
-    assert f"Invalid value for '{option}': '{text}' is not a valid" in ended.err
+    kind, example = ("float", "a number such as 2.5")
+    if option != "--time-limit":
+        kind, example = "integer", "a whole number such as 8"
+    assert " ".join(ended.err.split()) == f"error: {option}: '{text}' is not a valid {kind}; give {example}"
 
 
 def test_every_number_of_a_verb_has_ascii_digits():

@@ -132,7 +132,7 @@ def test_a_folder_that_cannot_be_written(refused, tmp_path):
     # Not even the superuser can make a folder below a file.
     below = refused(*TINY, "--save", file / "out")
     assert below.startswith(f"--save: {file / 'out'} cannot be written (Not a directory); choose a folder")
-    assert f"--save: {file} cannot be written (File exists)" in refused(*TINY, "--save", file)
+    assert f"--save: {file} is a file; choose a folder" in refused(*TINY, "--save", file)
 
 
 def test_a_folder_that_is_not_empty_is_not_written_over(refused, tmp_path):
