@@ -1,4 +1,4 @@
-// The launch of the wide form, as a C function for `hopper_wide_launch.py`.
+// The launch of the wide form, as a C function for `hopper_launch.py`.
 #include "wide.cuh"
 
 namespace hopper_forward {

@@ -1,4 +1,4 @@
-// The arguments of `hopper_forward_wide_launch`, in step with `hopper_wide_launch.WideArguments`.
+// The arguments of `hopper_forward_wide_launch`, in step with `hopper_launch.WideArguments`.
 #pragma once
 
 #include "call.h"
