@@ -154,6 +154,8 @@ class BatchCollection:
         shutil.rmtree(result.path, ignore_errors=True)  # an interrupted run may leave a part
         if number == 0:
             write_rooflines(case, self._precision, inputs.typical, result.roofline)
+        is_first_or_further = not 0 < number < len(inputs.batches)
+        name = "" if is_first_or_further else inputs.batches[number].name
         steps = Steps(
             modules_alone=modules_alone,
             timed=number == 0,
@@ -163,7 +165,7 @@ class BatchCollection:
             profiles=self._request.profile if number == 0 else None,
         )
         record = collect(
-            Batch(case, self._precision, self._folder.batch(number), self._folder.weights),
+            Batch(case, self._precision, self._folder.batch(number), self._folder.weights, name),
             names,
             self._worker.pool,
             self._worker.scheduler,

@@ -136,10 +136,11 @@ class _Collection:
 
     def _told(self, error: UserError, name: str) -> UserError:
         """A runner's error with its place in a run, which may be of many cases."""
-        case = self._batch.case
-        if case.is_live or isinstance(error, CannotWrite) or case.name in str(error):
-            return error
-        return error.at(f"{case.name} {self._batch.precision.name}, {name}")
+        case, batch = self._batch.case, self._batch.name
+        is_told = case.is_live or case.name in str(error)
+        place = [] if is_told else [f"{case.name} {self._batch.precision.name}, {name}"]
+        place += [f"batch {batch}"] if batch else []
+        return error.at(", ".join(place)) if place and not isinstance(error, CannotWrite) else error
 
     def _fail_waiting(self, name: str, failure: RunnerFailure) -> None:
         """Pass the reference's failure to the runners that wait for its calls."""

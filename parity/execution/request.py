@@ -68,12 +68,14 @@ class Batch:
         precision: The tested precision.
         folder: Folder of the batch, with its inputs.
         weights: Folder of the exported weights.
+        name: Name of the batch for errors; empty for the first one, which needs none.
     """
 
     case: Case
     precision: Precision
     folder: BatchFolder
     weights: Path
+    name: str = ""
 
 
 @dataclass(frozen=True)
