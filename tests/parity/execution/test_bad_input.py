@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from tests.locations import ROOT
+from tests.selection import first_in_test
 
 SOURCE = (ROOT / "parity/cli/new_case.py").read_text()
 PORT = "return Port(dtype)"
@@ -45,8 +46,9 @@ def refused(tmp_path, old, new):
     return told
 
 
-@pytest.mark.parametrize(("line", "problem", "fix"), MISTAKES.values(), ids=MISTAKES)
-def test_a_mistake_that_a_runner_meets_is_bad_input(tmp_path, line, problem, fix):
+@pytest.mark.parametrize("mistake", first_in_test(list(MISTAKES)))
+def test_a_mistake_that_a_runner_meets_is_bad_input(tmp_path, mistake):
+    line, problem, fix = MISTAKES[mistake]
     told = refused(tmp_path, f"{PORT}\n", line)
     assert problem in told
     assert fix in told
