@@ -9,6 +9,7 @@ import pytest
 
 from tests.kernels.compiling import FORMS, GENERATIONS, ROOT, assert_compiles_and_fits
 from tests.kernels.marks import needs_triton
+from tests.selection import first_in_test
 
 NVCC = shutil.which("nvcc")
 
@@ -21,7 +22,7 @@ def test_every_launch_compiles_and_fits(capability, only_last):
 
 
 @pytest.mark.skipif(NVCC is None, reason="no nvcc")
-@pytest.mark.parametrize("source", ["pointwise.cu", "bags_interaction.cu"])
+@pytest.mark.parametrize("source", first_in_test(["pointwise.cu", "bags_interaction.cu"]))
 @pytest.mark.parametrize("capability", GENERATIONS)
 def test_the_cuda_sources_compile_without_warnings(capability, source, tmp_path):
     target = f"-gencode=arch=compute_{capability},code=sm_{capability}"

@@ -63,6 +63,7 @@ def modules(report, runner="tripy"):
     return one, {module.tap: module for module in one.modules}
 
 
+@pytest.mark.full
 def test_a_run_equals_itself(compared):
     ended, report, _ = compared("before", "before")
     assert ended.code == 0

@@ -110,6 +110,7 @@ class TestTheVerb:
         assert ended.out.splitlines()[0].endswith(" whole layers")
         assert json.loads((tmp_path / "out" / "serving.json").read_text())["tables_on"] == "cpu"
 
+    @pytest.mark.full
     def test_returning_users_hit_the_cache(self, command, tmp_path):
         ended = command(*ARGUMENTS, "--kv-cache", "0.01", "--save", tmp_path / "out")
         assert "k/v cache    PASS: 12 requests of the accuracy run from it" in ended.out, ended
