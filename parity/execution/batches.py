@@ -154,8 +154,7 @@ class BatchCollection:
         shutil.rmtree(result.path, ignore_errors=True)  # an interrupted run may leave a part
         if number == 0:
             write_rooflines(case, self._precision, inputs.typical, result.roofline)
-        is_first_or_further = not 0 < number < len(inputs.batches)
-        name = "" if is_first_or_further else inputs.batches[number].name
+        name = inputs.batches[number].name if 0 < number < len(inputs.batches) else ""
         steps = Steps(
             modules_alone=modules_alone,
             timed=number == 0,

@@ -110,7 +110,7 @@ def _cause(
     others = []
     for other, port in other_calls:
         oracle = evidence.oracle_isolated.get(other.tap)
-        result = _compared(evidence, oracle, port, other.tap, other.isolated)
+        result = _failed_tensor(evidence, oracle, port, other.tap, other.isolated, may_pass=True)
         other_runnable = _alone(evidence, other.tap)
         if result is not None and other_runnable is not None:
             others.append(OtherCall(*other_runnable, result))
@@ -265,19 +265,12 @@ def _failed_tensor(
     port: torch.Tensor | None,
     tap: str,
     verdict: Verdict | None,
+    may_pass: bool = False,
 ) -> FailedTensor | None:
-    return _compared(evidence, oracle, port, tap, verdict) if verdict and not verdict.passed else None
-
-
-def _compared(
-    evidence: Evidence,
-    oracle: torch.Tensor | None,
-    port: torch.Tensor | None,
-    tap: str,
-    verdict: Verdict | None,
-) -> FailedTensor | None:
-    """A result within its limit or beyond; None without numbers to compare."""
+    """A result beyond its limit, or within it too if it may pass; None without numbers to compare."""
     if oracle is None or port is None or verdict is None or math.isnan(verdict.limit.l2):
+        return None
+    if verdict.passed and not may_pass:
         return None
     shape = tuple(oracle.shape)
     return FailedTensor(

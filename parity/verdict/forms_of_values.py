@@ -107,13 +107,11 @@ def in_forms(evidence: Evidence, results: Results, taps: Sequence[TapJudgement])
         for tap in _wrong_inside(failing[call])
         if (factor := form.between(results.tapped[tap], evidence.reference.tensors[tap])) is not None
     }
-    calls = surroundings.contained(forms)
-    seen = [
+    calls = surroundings.contained(
         call
-        for call in calls
+        for call in forms
         if all(surroundings.detects(tap.tap, factors[tap.tap]) for tap in failing[call] if tap.tap in factors)
-    ]
-    calls = surroundings.contained(seen)
+    )
     if not calls:
         return results
     moved = {tap: forms[call] for call in calls for tap in _wrong_inside(failing[call])}
