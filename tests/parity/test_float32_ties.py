@@ -65,11 +65,11 @@ class ModelPort(tp.Module):
         return tp.cast((tp.cast(codes, tp.float32) + 128.0) * step, x.dtype)
 
 
-def ties(precision: str) -> torch.Tensor:
+def ties(precision: str, rows: int = 64) -> torch.Tensor:
     """(B, 3) rows whose middle is exact in the precision: its code is half a number, and float32 decides."""
     dtype = PRECISIONS[precision].dtype
     generator = torch.Generator().manual_seed(5)
-    low, span = (torch.randint(1, 60, (64, 1), generator=generator) / 7.0 for _ in range(2))
+    low, span = (torch.randint(1, 60, (rows, 1), generator=generator) / 7.0 for _ in range(2))
     low, high = (-low).to(dtype).float(), (span - low).to(dtype).float()
     middle = (low + high) / 2
     is_exact = (middle.to(dtype).float() == middle)[:, 0]
@@ -87,6 +87,63 @@ def test_a_port_may_round_a_tie_otherwise(precision):
     assert not torch.equal(codes_of(x, multiplied), codes_of(x, divided_last))
     result = parity.compare(Model(), lambda dtype: ModelPort(divided_last), {"x": x}, (precision,))
     assert result.passed, str(result)
+
+
+class Bytes(torch.nn.Module):
+    """(B, 4) -> (B, 2) bytes of two codes from 0 to 15, by the range of each row."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x if x.dtype == torch.float64 else x.float()
+        low = x.amin(1, keepdim=True)
+        codes = ((x - low) * (15.0 / (x.amax(1, keepdim=True) - low + EPSILON))).round().clamp(0.0, 15.0)
+        return (codes[:, :2] + 16.0 * codes[:, 2:] - 128.0).to(torch.int8)
+
+
+class BytesPort(tp.Module):
+    def __init__(self, upper):
+        super().__init__()
+        self.upper = upper
+
+    def forward(self, x: tp.Tensor):
+        x = tp.cast(x, tp.float32)
+        low = tp.min(x, dim=1, keepdim=True)
+        steps = (x - low) * 15.0 / (tp.max(x, dim=1, keepdim=True) - low + EPSILON)
+        codes = tp.cast(tp.quantize(steps, 1.0, tp.int8), tp.float32)
+        return tp.quantize(codes[:, :2] + self.upper * codes[:, 2:] - 128.0, 1.0, tp.int8)
+
+
+class Lookup(torch.nn.Module):
+    """(B) rows of a table (N, 4) -> (B, 2) their bytes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.quantise = Bytes()
+
+    def forward(self, rows: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        return self.quantise(table)[rows]
+
+
+class LookupPort(tp.Module):
+    def __init__(self, upper):
+        super().__init__()
+        self.quantise = BytesPort(upper)
+
+    def forward(self, rows: tp.Tensor, table: tp.Tensor):
+        return tp.gather(self.quantise(table), 0, rows)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+def test_a_port_may_round_ties_of_codes_that_share_a_byte_otherwise(precision):
+    table = ties(precision, rows=1000)
+    table = torch.cat([table[:, :2], table[:, 1:]], 1)
+    # Ties that the reference rounds as the oracle does. The batch's rows are not the table's.
+    table = table[(Bytes()(table) == Bytes()(table.double())).all(1)]
+    inputs = {"rows": torch.arange(len(table) - 1, dtype=torch.int32), "table": table}
+    result = parity.compare(Lookup(), lambda dtype: LookupPort(16.0), inputs, (precision,))
+    assert result.passed, str(result)
+    result = parity.compare(Lookup(), lambda dtype: LookupPort(15.0), inputs, (precision,))
+    assert not result.passed
+    assert "FAIL at quantise" in str(result)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])

@@ -28,15 +28,18 @@ from parity.runners.torch.eager import TorchModules, TorchRunner
 
 MOVING = frozenset(
     "view _unsafe_view reshape select slice transpose permute t squeeze unsqueeze expand clone detach alias "
-    "flip cat stack split split_with_sizes unbind repeat roll _to_copy lift_fresh".split()
+    "flip cat stack split split_with_sizes unbind repeat roll constant_pad_nd _to_copy lift_fresh".split()
 )
 """Operations that move integers, which may be a choice."""
 POINTWISE = frozenset(
     "add sub rsub mul neg floor_divide div remainder fmod clamp where index gather index_select take "
     "bitwise_and bitwise_or bitwise_xor bitwise_not logical_and logical_or logical_not logical_xor "
+    "__lshift__ __rshift__ bitwise_left_shift bitwise_right_shift "
     "gt ge lt le eq ne abs maximum minimum".split()
 )
 """Operations whose result depends, element by element, on the integers at its place."""
+MOST_TOGETHER = 8
+"""Most elements of choices that one integer holds and that are followed: a byte has eight bits."""
 _CPU = torch.device("cpu")
 Values = Callable[[int], torch.Tensor]
 """From the number of a choice to values in its place."""
@@ -49,7 +52,8 @@ class Link:
     """The choices that the elements of a tensor come from.
 
     Attributes:
-        labels: (...) Element of a choice, as `Choices.label` numbers it; -1 for none.
+        labels: (K, ...) Elements of choices, numbered through all choices of a pass; -1 for none. An integer
+            that packs several of them, such as a byte of two codes, has K > 1.
         replay: The tensor that other values in the place of the choices give.
         numbers: Numbers of the choices.
         is_moved: Whether the tensor holds the choices themselves.
@@ -146,7 +150,7 @@ class Choices(EachOperation):
 
     def _begin(self, number: int, value: torch.Tensor) -> None:
         self.offsets[number] = self._labels
-        labels = torch.arange(self._labels, self._labels + value.numel()).reshape(value.shape)
+        labels = torch.arange(self._labels, self._labels + value.numel()).reshape(1, *value.shape)
         self._labels += value.numel()
         self._links[id(value)] = Link(
             labels, lambda values: values(number).to(value.dtype), frozenset({number}), True, value
@@ -173,7 +177,7 @@ class Choices(EachOperation):
 
             return func(*mapped(fill, args), **mapped(fill, kwargs))
 
-        labels = _moved_labels(func, name, args, kwargs) if moves else [_joined_labels(links, result)]
+        labels = _moved_labels(func, name, args, kwargs, links) if moves else [_joined_labels(links, result)]
         numbers = frozenset().union(*(link.numbers for link in links))
         is_moved = moves and all(link.is_moved for link in links)
         for place, (output, own) in enumerate(zip(outputs, labels, strict=True)):
@@ -207,35 +211,47 @@ def _copied_tree(tree: Any, link: Callable[[torch.Tensor], Link | None]) -> Any:
     return mapped(copied, tree)
 
 
-def _moved_labels(func: Any, name: str, args: tuple, kwargs: dict) -> list[torch.Tensor | None]:
+def _moved_labels(
+    func: Any, name: str, args: tuple, kwargs: dict, links: list[Link]
+) -> list[torch.Tensor | None]:
     """The labels of the results of an operation that moves integers."""
+    layers = []
+    for layer in range(max(len(link.labels) for link in links)):
 
-    def labels(leaf: Any) -> Any:
-        if isinstance(leaf, Link):
-            return leaf.labels
-        return torch.full(leaf.shape, -1) if isinstance(leaf, torch.Tensor) else leaf
+        def labels(leaf: Any, layer: int = layer) -> Any:
+            if isinstance(leaf, Link):
+                own = leaf.labels
+                return own[layer] if layer < len(own) else torch.full(own.shape[1:], -1)
+            return torch.full(leaf.shape, -1) if isinstance(leaf, torch.Tensor) else leaf
 
-    if name == "_to_copy":
-        return [labels(args[0])]
-    moved = func(*mapped(labels, args), **mapped(labels, kwargs))
-    return list(moved) if isinstance(moved, (tuple, list)) else [moved]
+        if name == "_to_copy":
+            layers.append([labels(args[0])])
+        elif name == "constant_pad_nd":
+            layers.append([func(labels(args[0]), args[1], -1)])
+        else:
+            moved = func(*mapped(labels, args), **mapped(labels, kwargs))
+            layers.append(moved if isinstance(moved, (tuple, list)) else [moved])
+    return [torch.stack(parts) for parts in zip(*layers, strict=True)]
 
 
 def _joined_labels(links: list[Link], result: torch.Tensor) -> torch.Tensor | None:
-    """The labels of a pointwise result; -1 for an element of two choices, None for another shape."""
-    joined: torch.Tensor | None = None
+    """The labels of a pointwise result; -1 for an element of too many choices, None for another shape."""
+    joined: list[torch.Tensor] = []
     for link in links:
-        try:
-            labels = link.labels.expand(result.shape)
-        except RuntimeError:
-            return None
-        if joined is None:
-            joined = labels
-        else:
-            joined = torch.where(
-                (joined == labels) | (labels < 0), joined, torch.where(joined < 0, labels, -1)
-            )
-    return joined
+        for layer in link.labels:
+            try:
+                labels = layer.expand(result.shape)
+            except RuntimeError:
+                return None
+            for place, known in enumerate(joined):
+                fits = (known < 0) | (known == labels)
+                joined[place] = torch.where(fits & (labels >= 0), labels, known)
+                labels = torch.where(fits, -1, labels)
+            if not joined or bool((labels >= 0).any()):
+                joined.append(labels)
+    labels = torch.stack(joined)
+    too_many = (labels[MOST_TOGETHER:] >= 0).any(0)
+    return torch.where(too_many, -1, labels[:MOST_TOGETHER])
 
 
 class Choosing(TorchModules):

@@ -3,6 +3,7 @@
 A result that moves choices holds them. A result that code makes from choices, such as ids that a table maps
 indices to, shows those that give the port's value: every possible value of a choice is put through the code,
 and results that share a choice must agree on it. If several remain, the nearest to the oracle's is taken.
+Integers of several choices, such as a byte of two codes, are those of `parity.verdict.choices.packed`.
 """
 
 from __future__ import annotations
@@ -11,13 +12,10 @@ from collections.abc import Mapping
 
 import torch
 
-from parity.runners.oracle.choice import COMPARING, COUNTING, RANKING, Choice
+from parity.runners.oracle.choice import RANKING, Choice
 from parity.runners.oracle.choices import Choices, Link, Prescribed
-
-MOST_VALUES = 1 << 26
-"""Most elements that a search puts through code, over all possible values of a choice."""
-AROUND = 2
-"""Largest step from the oracle's rounded number that a search tries."""
+from parity.verdict.choices.candidates import MOST_VALUES, candidate, count
+from parity.verdict.choices.packed import unpack
 
 
 def propose(
@@ -40,10 +38,12 @@ def propose(
         for number in link.numbers:
             taps.setdefault(number, name)
     allowed = _searched(recorded, links, port)
+    unpacked = unpack(recorded, links, port)
     proposals: Prescribed = {}
     for number in taps:
         choice = recorded.choices[number]
-        values, mask = choice.value.clone(), torch.zeros(choice.value.shape, dtype=torch.bool)
+        none = choice.value.clone(), torch.zeros(choice.value.shape, dtype=torch.bool)
+        values, mask = unpacked.get(number, none)
         if number in allowed:
             _take_nearest(choice, allowed[number], values, mask)
         for name, link in links.items():
@@ -58,7 +58,7 @@ def _take_moved(
     offset: int, link: Link, port: torch.Tensor, values: torch.Tensor, mask: torch.Tensor
 ) -> None:
     """Read the choices off a result that holds them."""
-    labels = link.labels.reshape(-1) - offset
+    labels = link.labels[0].reshape(-1) - offset
     inside = (labels >= 0) & (labels < values.numel())
     values.view(-1)[labels[inside]] = port.reshape(-1)[inside].to(values.dtype)
     mask.view(-1)[labels[inside]] = True
@@ -72,56 +72,37 @@ def _searched(
     allowed: dict[int, torch.Tensor] = {}
     known: dict[int, torch.Tensor] = {}
     for name, link in searched.items():
-        counts = {number: _count(recorded.choices[number]) for number in link.numbers}
+        counts = {number: count(recorded.choices[number]) for number in link.numbers}
         sizes = [recorded.choices[number].value.numel() + port[name].numel() for number in link.numbers]
         if max(counts.values()) * sum(sizes) > MOST_VALUES:
             continue
-        for number, count in counts.items():
-            shape = (count, recorded.choices[number].value.numel())
+        for number, values in counts.items():
+            shape = (values, recorded.choices[number].value.numel())
             allowed.setdefault(number, torch.ones(shape, dtype=torch.bool))
             known.setdefault(number, torch.zeros(shape[1], dtype=torch.bool))
-        flat = link.labels.reshape(-1)
-        for candidate in range(max(counts.values())):
+        # An element of several choices shows none of them here.
+        flat = torch.where((link.labels >= 0).sum(0) == 1, link.labels.amax(0), -1).reshape(-1)
+        for trial in range(max(counts.values())):
             replayed = link.replay(
-                lambda number, at=candidate, counts=counts: _candidate(
+                lambda number, at=trial, counts=counts: candidate(
                     recorded.choices[number], min(at, counts[number] - 1)
                 )
             )
             gives = (replayed.to(torch.float64) == port[name].to(torch.float64)).reshape(-1)
-            for number, count in counts.items():
+            for number, values in counts.items():
                 labels = flat - recorded.offsets[number]
                 inside = (labels >= 0) & (labels < allowed[number].shape[1])
-                if candidate < count:
-                    allowed[number][candidate, labels[inside & ~gives]] = False
+                if trial < values:
+                    allowed[number][trial, labels[inside & ~gives]] = False
                 known[number][labels[inside]] = True
     for number, mask in allowed.items():
         mask &= known[number]
     return allowed
 
 
-def _count(choice: Choice) -> int:
-    """Number of possible values that a search tries."""
-    if choice.operation in RANKING:
-        (numbers,) = choice.numbers
-        return numbers.numel() if choice.axis is None else numbers.shape[choice.axis]
-    if choice.operation in COMPARING:
-        return 2
-    if choice.operation in COUNTING:
-        sequence = choice.call.args[0 if choice.operation == "searchsorted" else 1]
-        return sequence.shape[-1] + 1
-    return 2 * AROUND + 1
-
-
-def _candidate(choice: Choice, number: int) -> torch.Tensor:
-    """A possible value in the place of every element of a choice."""
-    if choice.operation in RANKING or choice.operation in COMPARING or choice.operation in COUNTING:
-        return torch.full_like(choice.value, number)
-    return choice.value + (number - AROUND)
-
-
 def _take_nearest(choice: Choice, allowed: torch.Tensor, values: torch.Tensor, mask: torch.Tensor) -> None:
     """Take the allowed value nearest to the oracle's choice: in scores of a ranking, else in steps."""
-    candidates = torch.stack([_candidate(choice, number).reshape(-1) for number in range(len(allowed))])
+    candidates = torch.stack([candidate(choice, trial).reshape(-1) for trial in range(len(allowed))])
     own = choice.value.reshape(-1)
     if choice.operation in RANKING:
         distance = _score_distances(choice)
@@ -155,7 +136,7 @@ def _whole(choice: Choice, values: torch.Tensor, mask: torch.Tensor) -> tuple[to
     if choice.operation not in RANKING:
         return values, mask
     if choice.axis is None or values.ndim < choice.numbers[0].ndim:
-        return values, mask & (values >= 0) & (values < _count(choice))
+        return values, mask & (values >= 0) & (values < count(choice))
     rows, shown, own = (tensor.movedim(choice.axis, -1) for tensor in (values, mask, choice.value))
     for place in (shown.any(-1) & ~shown.all(-1)).nonzero().tolist():
         row, is_shown = rows[tuple(place)], shown[tuple(place)]
@@ -163,6 +144,6 @@ def _whole(choice: Choice, values: torch.Tensor, mask: torch.Tensor) -> tuple[to
         others = [item for item in own[tuple(place)].tolist() if item not in used]
         row[~is_shown] = torch.tensor(others[: int((~is_shown).sum())], dtype=row.dtype)
     ordered = rows.sort(-1).values
-    is_ranking = (ordered[..., 0] >= 0) & (ordered[..., -1] < _count(choice)) & shown.any(-1)
+    is_ranking = (ordered[..., 0] >= 0) & (ordered[..., -1] < count(choice)) & shown.any(-1)
     is_ranking &= (ordered[..., 1:] != ordered[..., :-1]).all(-1)
     return values, is_ranking.unsqueeze(-1).expand(rows.shape).movedim(-1, choice.axis)

@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812
 
 from parity.runners.oracle.choices import Choices
-from parity.verdict.choices import proposals
+from parity.verdict.choices import packed, proposals
 from parity.verdict.choices.proposals import propose
 
 
@@ -162,6 +163,68 @@ def test_results_of_several_choices():
     pairs = torch.arange(16).reshape(4, 4)
     shown, taps = proposed(at(lambda x: pairs[x.argmax(-1), x.argmin(-1)]), x, {"at": [1, 2, 3]})
     assert (shown, taps) == ({}, {0: "at", 1: "at"})
+
+
+def nibbles(x):
+    """Codes 1, 3 and 2 beside 0, in bytes: 49 and 2."""
+    codes = F.pad(torch.round(4 * x).clamp(0, 15), (0, 1))
+    return (codes[0::2] + 16 * codes[1::2]).to(torch.uint8)
+
+
+def bits(x):
+    """Three comparisons, of which the first two hold, in bits: 3."""
+    above = (x > 0.5).to(torch.int64)
+    return (above[0] | (above[1] << 1) | (above[2] << 2)).reshape(1)
+
+
+def shared_item(x):
+    """A rounded number beside the best item."""
+    return torch.round(4 * x[0]) + 10 * x[:3].argmax()
+
+
+# As above. An integer holds several choices: it shows them where it is not the oracle's. The second byte is
+# of one code.
+PACKED = {
+    "the oracle's bytes": (nibbles, [0.3, 0.7, 0.55], [49, 2], {0: [None, None, 2]}),
+    "the lower code": (nibbles, [0.3, 0.7, 0.55], [50, 2], {0: [2, 3, 2]}),
+    "the upper code": (nibbles, [0.3, 0.7, 0.55], [33, 2], {0: [1, 2, 2]}),
+    "both codes": (nibbles, [0.3, 0.7, 0.55], [66, 2], {0: [2, 4, 2]}),
+    "both bytes": (nibbles, [0.3, 0.7, 0.55], [34, 3], {0: [2, 2, 3]}),
+    # Codes of 16 and 17 are clamped to the same 15.
+    "a clamped code": (nibbles, [3.6, 0.7, 0.5], [63, 2], {0: [15, 3, 2]}),
+    "a code too far": (nibbles, [0.3, 0.7, 0.55], [53, 2], {0: [None, None, 2]}),
+    "a bit of padding": (nibbles, [0.3, 0.7, 0.55], [49, 18], {}),
+    "one bit": (bits, [0.6, 0.7, 0.1], [7], {0: [True, True, True]}),
+    "two bits": (bits, [0.6, 0.7, 0.1], [4], {0: [False, False, True]}),
+    "no bits": (bits, [0.6, 0.7, 0.1], [8], {}),
+    # 1 + 2 is one step from 1 + 1 on either side.
+    "a sum": (lambda x: torch.round(4 * x[:1]) + torch.round(4 * x[1:2]), [0.3, 0.2], [3], {}),
+    "an item": (lambda x: shared_item(x).reshape(1), [0.3, 0.7, 0.55], [21], {}),
+}
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_an_integer_of_several_choices_shows_those_that_give_it(name):
+    model, numbers, port, expected = PACKED[name]
+    assert proposed(at(model), wide(numbers), {"at": port})[0] == expected
+
+
+def test_more_choices_than_a_byte_has_bits_are_not_searched():
+    def summed(count):
+        return at(
+            lambda x: sum(((x[place] > 0.5).to(torch.int64) << place) for place in range(count)).reshape(1)
+        )
+
+    numbers = wide([0.6] * 9)
+    assert proposed(summed(8), numbers, {"at": [254]})[0] == {0: False} | dict.fromkeys(range(1, 8), True)
+    assert proposed(summed(9), numbers, {"at": [510]})[0] == {}
+
+
+def test_unpacking_puts_a_bounded_number_of_values_through_code(monkeypatch):
+    # 5 * 5 values of two bytes and three codes.
+    for most, expected in ((25 * (2 + 3), {0: [2, 3, 2]}), (25 * (2 + 3) - 1, {0: [None, None, 2]})):
+        monkeypatch.setattr(packed, "MOST_VALUES", most)
+        assert proposed(at(nibbles), wide([0.3, 0.7, 0.55]), {"at": [50, 2]})[0] == expected
 
 
 def test_results_that_share_a_choice():
