@@ -9,7 +9,9 @@ and a right port with another order of operations would seem wrong. The same hol
 by name, for tensors that a model makes in PyTorch's default type, such as `torch.linspace(0, 1, 8)`, and for
 integers that arithmetic turns into it, such as `torch.log(count)`.
 
-Other types, such as float16 in a run of fp32, are part of what the model computes, and stay.
+Other types, such as float16 in a run of fp32, are part of what the model computes, and stay. So is the cast
+of an integer to float32 by name: `seconds.float()` moves the moments of this century to the next of one in
+128 seconds, in each program that has this cast.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ from parity.base.precision import Precision
 from parity.base.real_numbers import complex_dtype
 
 _LOG = logging.getLogger(__name__)
+_LARGE_INTEGERS = {torch.int32, torch.int64, torch.uint32, torch.uint64}
+"""Types with numbers that float32 does not hold."""
 
 
 class InFloat64(EachOperation):
@@ -50,6 +54,8 @@ class InFloat64(EachOperation):
             return func(*args, **kwargs)
         if func is torch.ops.aten.view.dtype:
             return func(self._of_size(*args), args[1])
+        if func is torch.ops.aten._to_copy.default and kwargs.get("dtype") is torch.float32:
+            args = (_of_float32(args[0]), *args[1:])
         if kwargs.get("dtype") in self._wide:
             kwargs = {**kwargs, "dtype": self._wide[kwargs["dtype"]]}
         types = {tensor.dtype for tensor in tensors_in((*args, *kwargs.values()))}
@@ -81,6 +87,17 @@ class InFloat64(EachOperation):
         if tensor.dtype is not torch.float64 or dtype.itemsize == tensor.itemsize:
             return tensor
         return tensor.to(self._tested if dtype.itemsize == self._tested.itemsize else torch.float32)
+
+
+def _of_float32(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor; large integers as the numbers of float32 next to them."""
+    # Integers that differ from one rounding sample to the next are no plain tensor.
+    if tensor.dtype not in _LARGE_INTEGERS or type(tensor) is not torch.Tensor:
+        return tensor
+    with _disable_current_modes():
+        rounded = tensor.to(torch.float32).to(torch.float64)
+        # Most integers stay as they are, and known as the results of the operation that made them.
+        return tensor if torch.equal(rounded, tensor.to(torch.float64)) else rounded
 
 
 def _without_default_type(func: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:

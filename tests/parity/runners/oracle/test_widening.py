@@ -16,6 +16,9 @@ from parity.runners.oracle.widening import InFloat64
 X = torch.linspace(0.1, 3.0, 24, dtype=torch.float64).reshape(4, 6)
 TABLE = torch.linspace(0.0, 1.0, 6)
 COUNTS = torch.arange(1, 7)
+SECONDS = torch.tensor([1_699_999_199, -1_699_999_201, 61])
+"""Two moments beside an hour, which float32 moves by 33 seconds, and a small one."""
+IN_FLOAT32 = torch.tensor([1_699_999_232, -1_699_999_232, 61])
 
 
 def wide(run, precision="fp32"):
@@ -53,6 +56,24 @@ def test_results_are_those_of_float64(run, exact):
     result = wide(run)
     assert result.dtype is torch.float64
     assert torch.equal(result, exact(X))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [
+        (lambda x: SECONDS.float(), IN_FLOAT32),
+        (lambda x: SECONDS.to(torch.float32).div(3600).floor(), IN_FLOAT32.div(3600, rounding_mode="floor")),
+        (lambda x: SECONDS.float().to(torch.int64), IN_FLOAT32),
+        (lambda x: SECONDS.int().float(), IN_FLOAT32),
+        # The type of a tensor is the oracle's.
+        (lambda x: SECONDS.to(x.dtype), SECONDS),
+        (lambda x: SECONDS * 0.5, SECONDS.double() * 0.5),
+        (lambda x: COUNTS.float(), COUNTS),
+    ],
+)
+def test_integers_that_are_cast_to_float32_are_its_numbers(run, expected, precision):
+    assert torch.equal(wide(run, precision).double(), expected.double())
 
 
 def test_rows_are_written_into_a_tensor_of_the_default_type():
