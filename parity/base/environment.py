@@ -9,6 +9,7 @@ import platform
 import torch
 
 from parity.base.gpu_state import gpu_state
+from parity.base.onednn import instructions
 
 _DISTRIBUTIONS = (
     "torch",
@@ -37,6 +38,8 @@ def environment() -> dict[str, str]:
         "cores": str(os.cpu_count()),
         "threads": str(torch.get_num_threads()),
     }
+    if newest := instructions():
+        facts["oneDNN"] = f"up to {newest}"
     for name in _DISTRIBUTIONS:
         try:
             facts[name] = importlib.metadata.version(name)

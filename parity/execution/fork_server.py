@@ -20,6 +20,7 @@ from pathlib import Path
 from unittest import mock
 
 from parity.base.interruption import own_process
+from parity.base.onednn import without_tiles
 from parity.base.process import die_with_parent, leave_out_of_collections
 from parity.base.supervision import SIGNALS
 
@@ -72,7 +73,7 @@ def _ensure_running(cases: str, one_thread: bool) -> None:
     # The server imports from its environment alone: in another folder it would not see this package.
     paths = str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")
     # It looks into the present folder last, as this process does: a user's file hides no library.
-    variables = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), **_SAFE_PATH}
+    variables = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), **_SAFE_PATH, **without_tiles()}
     if threading.current_thread() is threading.main_thread():
         # The system watches the thread that starts the server, and another one may end before the process.
         variables[_PARENT] = str(os.getpid())

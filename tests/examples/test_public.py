@@ -49,7 +49,13 @@ SCRIPTS = {
     ),
 }
 """Name of the checkout's folder, and words of the output, by script."""
-ALONE = {"nvtripy_compile.py", "inductor_tail.py", "onnxruntime_functions.py", "onnx_optimizer.py"}
+ALONE = {
+    "nvtripy_compile.py",
+    "inductor_tail.py",
+    "onnxruntime_functions.py",
+    "onnx_optimizer.py",
+    "onednn_rows.py",
+}
 """Scripts that need no checkout."""
 
 
@@ -104,6 +110,13 @@ def test_constants_that_an_optimizer_drops():
     # A later optimizer may keep them.
     assert "without the optimizer: Add, Reciprocal" in result.stdout
     assert re.search(r"\nwith the optimizer: (Reciprocal, Identity|Add, Reciprocal.*)\n", result.stdout)
+
+
+def test_rows_that_reach_the_row_in_front():
+    """The instructions of these tests have no tiles; a CPU with tiles and other ones has rows 3 and 4."""
+    result = run("onednn_rows.py")
+    assert result.returncode == 0, result.stderr
+    assert re.findall("rows (.+) change", result.stdout) == ["4"] * 7
 
 
 def test_a_missing_checkout_or_package_ends_with_2_and_the_command_that_brings_it(tmp_path):

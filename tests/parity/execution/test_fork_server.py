@@ -13,7 +13,9 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
+from parity.base.onednn import INSTRUCTIONS, without_tiles
 from parity.execution import fork_server
 from parity.execution.commands import Commands
 from parity.execution.worker import RunnerProcess
@@ -168,6 +170,29 @@ def test_threads_of_the_servers_processes_sleep_where_they_wait(tmp_path, own, s
         env=variables | {"PYTHONPATH": str(ROOT)} | own,
     )
     assert done.stdout.strip() == str(servers), done.stderr
+
+
+def products():
+    """oneDNN's variable in a runner's process, and the rows of a product that change with row 4 as NaN."""
+    x = torch.randn(35, 15, dtype=torch.bfloat16)
+    linear = torch.nn.Linear(15, 16, dtype=torch.bfloat16)
+    before = linear(x)
+    x[4] = torch.nan
+    changed = (linear(x) != before).any(1).nonzero()[:, 0].tolist()
+    return os.environ[INSTRUCTIONS], changed
+
+
+@pytest.mark.parametrize("own", [None, "AVX2"])
+def test_rows_of_a_runners_products_do_not_reach_one_another(tmp_path, monkeypatch, own):
+    """On a CPU with AMX, row 4 would reach row 3."""
+    monkeypatch.delenv(INSTRUCTIONS, raising=False)
+    if own is not None:
+        monkeypatch.setenv(INSTRUCTIONS, own)
+    process = RunnerProcess("torch", tmp_path / "log", 60.0, {})
+    newest, changed = process.request(Commands.call, f"{__name__}:products")
+    process.stop()
+    assert changed == [4]
+    assert newest == (own or without_tiles()[INSTRUCTIONS])
 
 
 def test_starts_side_by_side_leave_the_variables_as_they_were(monkeypatch):
