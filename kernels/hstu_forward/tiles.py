@@ -20,6 +20,10 @@ _HELD_KEYS = 32768
 _HELD_WEIGHTS = 16384
 # Elements of a block's keys in a block's kernel, whose biases fill registers.
 _UNROLLED_KEYS = 16384
+# Rows of a block of `gluon_kernels`: those of a warpgroup's product.
+_KEPT_ROWS = 64
+# Bytes of a multiprocessor of compute capability 9.0, and of a program beside its tensors, or more.
+_SHARED, _SCRATCH = 227 << 10, 4096
 # The longest factor that a program of few rows multiplies at once.
 _WHOLE_DEPTH = 256
 
@@ -74,13 +78,19 @@ class Batch:
 
 @dataclass(frozen=True)
 class Tile:
-    """Block sizes and compiler options of a product."""
+    """Block sizes and compiler options of a product.
+
+    Attributes:
+        programs: of `gluon_kernels`, which keep their weights and take the blocks of rows in turn; 0 for
+            Triton's, one for each block. The former have the whole depth and no stages.
+    """
 
     block_m: int
     block_n: int
     block_k: int
     num_warps: int
     num_stages: int
+    programs: int = 0
 
 
 @dataclass(frozen=True)
@@ -184,6 +194,20 @@ def _is_single(parameters: Parameters) -> bool:
     return not _by_fma(parameters) and parameters.products.projections == 1
 
 
+def has_warpgroup_products(parameters: Parameters) -> bool:
+    """Whether the GPU has the instructions of `gluon_kernels`."""
+    device = parameters.item_weights.device
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) == (9, 0)
+
+
+def _keeps_weights(parameters: Parameters) -> bool:
+    """Whether `gluon_kernels` take the model: the whole output's weights fit beside two blocks of rows."""
+    shape = parameters.shape
+    is_one_type = parameters.blocks[0].uvqk.dtype == parameters.item_weights.dtype
+    fits = 128 <= shape.dp <= 256 and 64 <= shape.gates <= 256 and shape.gates == _divisor(shape.gates)
+    return is_one_type and _is_single(parameters) and fits and has_warpgroup_products(parameters)
+
+
 def _unrolled_columns(batch: Batch) -> int:
     """Columns that hold the longest row."""
     return max(32, 1 << (batch.max_seq_len - 1).bit_length())
@@ -251,7 +275,8 @@ def attention_tile(batch: Batch, parameters: Parameters, multiprocessors: int) -
 
 def project_tile(batch: Batch, parameters: Parameters, multiprocessors: int) -> Tile:
     """The tile of SiLU(XN W^T)."""
-    dp, width = parameters.shape.dp, parameters.shape.gates + parameters.shape.factors
+    shape = parameters.shape
+    dp, width = shape.dp, shape.gates + shape.factors
     widest = _divisor(width)
     programs = batch.rows * width / (64 * 128)
     if programs < 2 * multiprocessors:
@@ -261,6 +286,11 @@ def project_tile(batch: Batch, parameters: Parameters, multiprocessors: int) -> 
             tile = _few_rows(dp, 16, min(64, widest), parameters)
             return replace(tile, num_warps=4)
         return _few_rows(dp, 32, min(128, widest), parameters)
+    block_n = min(128, _divisor(shape.gates), _divisor(shape.factors))
+    is_whole = block_n >= 64 and batch.cached is None and _keeps_weights(parameters)
+    if is_whole and programs >= 4 * multiprocessors:
+        # As many programs as fit: the copies and products of some run under the others' SiLU.
+        return Tile(_KEPT_ROWS, block_n, dp, 4, 1, programs=512 // dp * multiprocessors)
     if min(dp, widest) >= 128:
         if _is_single(parameters):
             # Three small programs fit a multiprocessor: copies hide behind the others' products.
@@ -297,6 +327,11 @@ def output_tile(batch: Batch, parameters: Parameters, multiprocessors: int) -> T
     rows, depth = batch.rows // multiprocessors, _divisor(shape.gates)
     if rows < 16:
         return _few_rows(shape.gates, 16, min(64, shape.dp), parameters)
+    if _keeps_weights(parameters):
+        memory = 2 * (shape.dp * shape.gates + _KEPT_ROWS * (shape.dp + shape.gates))
+        fitting = min(3, _SHARED // (memory + _SCRATCH))
+        # The larger the weights, the fewer the programs, and the more warps hide each other's waits.
+        return Tile(_KEPT_ROWS, shape.dp, shape.gates, shape.dp // 16, 1, programs=fitting * multiprocessors)
     if shape.dp > 256:
         return Tile(64, 128, min(32 if _by_fma(parameters) else 64, depth), 4, 2)
     if shape.dp <= 64:

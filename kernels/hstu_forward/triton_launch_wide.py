@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
 import torch
 import triton
 
@@ -22,6 +24,13 @@ from kernels.hstu_forward.triton_kernel_wide import (
     states_kernel,
 )
 from kernels.hstu_forward.weights import POSITION_PAD, BlockWeights
+
+
+def gluon_launch() -> ModuleType:
+    """The launches of `gluon_kernels`. Imported where a schedule asks for them: other GPUs need no Gluon."""
+    from kernels.hstu_forward import gluon_launch
+
+    return gluon_launch
 
 
 def wide_input(parameters: Parameters, wide: Wide, x: torch.Tensor) -> torch.Tensor:
@@ -73,6 +82,11 @@ def _project(
     norms: bool,
 ) -> None:
     """(L, dp) -> u; q, v and k. `norms`: of the layer norm of x."""
+    if tile.programs:
+        if norms or batch.cached is not None:
+            raise ValueError("project: programs that keep weights have neither norms nor a cache")
+        gluon_launch().project(parameters, batch, tile, x, block, projected)
+        return
     shape = parameters.shape
     columns = shape.gates + shape.factors
     project_kernel[(triton.cdiv(batch.rows, tile.block_m) * (columns // tile.block_n),)](
@@ -162,6 +176,12 @@ def _output(
 
     Programs with whole rows write its layer norm as well, or, for the last block, the states (L, D).
     """
+    if tile.programs:
+        if mixed.size(0) > 1:
+            raise ValueError("output: programs that keep weights have no splits")
+        u = projected[0]
+        gluon_launch().output(parameters, batch, tile, mixed, u, x, block, out, normalized, is_last)
+        return
     shape = parameters.shape
     output_kernel[(triton.cdiv(batch.rows, tile.block_m) * (shape.dp // tile.block_n),)](
         mixed,

@@ -12,6 +12,7 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+from triton.experimental.gluon._runtime import GluonASTSource, GluonJITFunction
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 TYPES = {
@@ -53,8 +54,9 @@ def compile_kernel(
         signature[parameter.name] = _type(value)
         if is_aligned(value):
             attributes[(index,)] = [["tt.divisibility", 16]]
+    source = GluonASTSource if isinstance(kernel, GluonJITFunction) else ASTSource
     return triton.compile(
-        ASTSource(kernel, signature, constexprs=constants, attrs=attributes),
+        source(kernel, signature, constants, attributes),
         target=GPUTarget("cuda", capability, 32),
         options=dict(options),
     )

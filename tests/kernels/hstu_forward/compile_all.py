@@ -18,8 +18,10 @@ from configs import load_case
 from kernels.hstu_forward import (
     HSTUForward,
     Settings,
+    gluon_launch,
     launch_arguments,
     model,
+    tiles,
     triton_launch,
     triton_launch_wide,
 )
@@ -50,14 +52,16 @@ class Compiling:
         self.compiled[key] = compile_kernel(self.kernel, values, self.capability, options)
 
 
-KERNELS = {
-    "embed_kernel": triton_launch,
-    "block_kernel": triton_launch,
-    "project_kernel": triton_launch_wide,
-    "attention_kernel": triton_launch_wide,
-    "output_kernel": triton_launch_wide,
-    "states_kernel": triton_launch_wide,
-}
+KERNELS = (
+    (triton_launch, "embed_kernel"),
+    (triton_launch, "block_kernel"),
+    (triton_launch_wide, "project_kernel"),
+    (triton_launch_wide, "attention_kernel"),
+    (triton_launch_wide, "output_kernel"),
+    (triton_launch_wide, "states_kernel"),
+    (gluon_launch, "project_kernel"),
+    (gluon_launch, "output_kernel"),
+)
 # D, heads, rows, type, dot precision. A head has D / heads elements. Cached: few new rows behind cached ones.
 FORMS = (
     (50, 2, "cached", torch.float32, "fp16x3"),
@@ -90,10 +94,10 @@ def forward_for(dim: int, heads: int, dtype: torch.dtype, dot: str) -> HSTUForwa
 def compiled(form: tuple, capability: int) -> dict[str, object]:
     """The compiled kernels of a form by name."""
     dim, heads, rows, dtype, dot = form
-    kernels = {name: getattr(module, name) for name, module in KERNELS.items()}
-    standing = {name: Compiling(kernel, capability) for name, kernel in kernels.items()}
-    for name, stand in standing.items():
-        setattr(KERNELS[name], name, stand)
+    kernels = {place: getattr(*place) for place in KERNELS}
+    standing = {place: Compiling(kernel, capability) for place, kernel in kernels.items()}
+    for place, stand in standing.items():
+        setattr(*place, stand)
     longest, sequences = 211, 128 if rows == "many" else 1
     ids = torch.zeros(sequences * longest, dtype=torch.int64)
     offsets = torch.zeros(sequences + 1, dtype=torch.int64)
@@ -105,11 +109,11 @@ def compiled(form: tuple, capability: int) -> dict[str, object]:
             forward.extend(cache, ids[:4], offsets, offsets[1:], times, longest, 4)
         else:
             forward(ids, offsets, times, longest)
-    for name, kernel in kernels.items():
-        setattr(KERNELS[name], name, kernel)
+    for place, kernel in kernels.items():
+        setattr(*place, kernel)
     return {
-        f"{name}, D {dim}, {rows} rows, {dtype}, {dot}, {number}": kernel
-        for name, stand in standing.items()
+        f"{module.__name__}.{name}, D {dim}, {rows} rows, {dtype}, {dot}, {number}": kernel
+        for (module, name), stand in standing.items()
         for number, kernel in enumerate(stand.compiled.values())
     }
 
@@ -117,6 +121,7 @@ def compiled(form: tuple, capability: int) -> dict[str, object]:
 def for_gpu(capability: int) -> None:
     """Make the launcher choose as it does on such a GPU; nothing here needs one."""
     model.require_triton = lambda x: None
+    tiles.has_warpgroup_products = lambda parameters: capability == 90
     for module in (launch_arguments, triton_launch, triton_launch_wide):
         module.on_gpu = lambda parameters: True
         module.can_depend = lambda parameters: capability >= 90

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kernels.hstu_forward import GraphedHSTUForward, HSTUForward, choice
+from kernels.hstu_forward import GraphedHSTUForward, HSTUForward, choice, tiles
 from kernels.hstu_forward.hopper_launch import LONGEST
 from tests.kernels.hstu_forward.forward_cases import LENGTHS, batch, rows, settings_of, sized, small_model
 from tests.kernels.hstu_forward.test_hopper import parameters_of
@@ -123,3 +123,27 @@ def test_the_default_takes_tensors_that_the_cuda_kernel_does_not_and_has_a_cache
     cache = default.empty_cache(len(LENGTHS), 51)
     states = default.extend(cache, flat, offsets, torch.zeros_like(offsets[1:]), times, 51, 51)
     assert torch.equal(states, expected)
+
+
+def kept(sequences: int, dtype=torch.bfloat16, **changes) -> tuple[int, int]:
+    """Programs that keep their weights, of the projection and of the output, for rows of 211 positions."""
+    parameters = parameters_of(dtype, "fp16x3" if dtype == torch.float32 else "ieee", **changes)
+    ids, times = torch.zeros(sequences * 211, dtype=torch.int64), torch.zeros(sequences, 211)
+    offsets = torch.arange(sequences + 1) * 211
+    wide = tiles.schedule(parameters, tiles.Batch(ids, offsets, times, 211, times), 132).block
+    return wide.project.programs, wide.output.programs
+
+
+def test_many_rows_of_half_types_keep_their_weights_where_the_gpu_can(monkeypatch):
+    wide = sized(256, 4, 64, 64)
+    assert kept(128, **wide) == (0, 0)
+    monkeypatch.setattr(tiles, "has_warpgroup_products", lambda parameters: True)
+    # Two programs of the projection fit a multiprocessor, and one of the output.
+    assert kept(128, **wide) == (264, 132)
+    assert kept(128, **sized(128, 2, 64, 64)) == (528, 396)
+    # From four blocks of 64 rows and 128 columns a multiprocessor on; from 16 rows on.
+    assert [kept(n, **wide) for n in (10, 11, 20, 21)] == [(0, 0), (0, 132), (0, 132), (264, 132)]
+    # Two parts, an embedding beyond the memory, a number of columns that no block divides.
+    assert kept(128, torch.float32, **wide) == (0, 0)
+    assert kept(128, **sized(300, 4, 64, 64)) == (0, 0)
+    assert kept(128, **sized(256, 3, 64, 64)) == (0, 0)
