@@ -1,11 +1,12 @@
 """The two forms of the fused research forward at shapes drawn by a seed, on one Hopper GPU.
 
     python benchmarks/gpu/hstu_drawn.py --out hstu_drawn.json --seed 1 --cells 60
+    python benchmarks/gpu/hstu_drawn.py --out hstu_drawn_wide.json --seed 1 --cells 60 --wide
 
-A seed draws embedding, heads, depth, length, batch and type. A wide model is counted, and another one is
-drawn. Inputs, verdicts, graphs and timing are those of `hstu_public.py`. The program prints how often
-`HSTUForward` chooses the faster form, and the time that it loses otherwise. If a side fails its verdict, the
-exit code is 1.
+A seed draws embedding, heads, depth, length, batch and type, of narrow models, or of the wide ones that both
+forms take. Another model is counted, and a new one is drawn. Inputs, verdicts, graphs and timing are those of
+`hstu_public.py`. The program prints how often `HSTUForward` chooses the faster form, and the time that it
+loses otherwise. If a side fails its verdict, the exit code is 1.
 """
 
 from __future__ import annotations
@@ -27,13 +28,26 @@ from benchmarks.gpu.hstu_public import Cell, Fused, ceilings_of_chip, prepared, 
 from benchmarks.gpu.timing import parsed, report  # noqa: E402
 from configs import load_case  # noqa: E402
 from kernels.hstu_forward import HSTUForward  # noqa: E402
-from kernels.hstu_forward.hopper_weights import shares_of  # noqa: E402
+from kernels.hstu_forward.hopper_launch import WIDEST  # noqa: E402
+from kernels.hstu_forward.hopper_weights import WIDTH, columns_of, head_size_of, shares_of  # noqa: E402
 from kernels.hstu_forward.weights import Shape  # noqa: E402
 
 FORMS = ("triton", "hopper")
-# The ranges: a shape has D of 16 to 128, and the oracle fits the GPU beside others.
-EMBEDDING, LENGTH, BATCH, DEPTH = (16, 128), (16, 512), (1, 256), (1, 16)
-MOST_ROWS = 32768
+LENGTH, DEPTH, SIZE = (16, 512), (1, 16), (4, 64)
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """Least and most embedding and batch size, and most rows: the oracle fits the GPU beside others."""
+
+    embedding: tuple[int, int]
+    batch: tuple[int, int]
+    most_rows: int
+
+
+NARROW = Ranges((16, 128), (1, 256), 32768)
+# Few rows: where they are many, Triton's form is the faster one by the rule of clusters that run at once.
+WIDE = Ranges((65, 512), (1, 16), 2048)
 
 
 @dataclass(frozen=True)
@@ -61,11 +75,21 @@ class DrawnCell(Cell):
         return config.model_copy(update=sizes)
 
     @property
+    def _shape(self) -> Shape:
+        return Shape(self.blocks, self.heads, self.attention_dim, self.linear_dim, self.dim)
+
+    @property
     def is_narrow(self) -> bool:
-        return shares_of(Shape(self.blocks, self.heads, self.attention_dim, self.linear_dim, self.dim)) == 1
+        return shares_of(self._shape) == 1
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether the CUDA kernel for wide models takes it."""
+        fits = head_size_of(self._shape) <= WIDTH and columns_of(self._shape) <= WIDEST
+        return not self.is_narrow and fits
 
 
-def drawn_cells(seed: int) -> Iterator[DrawnCell]:
+def drawn_cells(seed: int, ranges: Ranges = NARROW) -> Iterator[DrawnCell]:
     """Cells without end, sizes spread by their logarithm."""
     draw = random.Random(seed)
 
@@ -73,25 +97,25 @@ def drawn_cells(seed: int) -> Iterator[DrawnCell]:
         return round(least * (most / least) ** draw.random())
 
     while True:
-        dim, heads, longest = size(*EMBEDDING), draw.choice((1, 2, 4, 8)), size(*LENGTH)
+        dim, heads, longest = size(*ranges.embedding), draw.choice((1, 2, 4, 8)), size(*LENGTH)
         # Public models have heads of D together; others come in between.
         own = max(1, dim // heads)
-        attention_dim, linear_dim = draw.choice(((own, own), (size(4, 64), size(4, 64))))
-        batch = min(size(*BATCH), MOST_ROWS // longest)
+        attention_dim, linear_dim = draw.choice(((own, own), (size(*SIZE), size(*SIZE))))
+        batch = min(size(*ranges.batch), ranges.most_rows // longest)
         precision = draw.choice(("fp32", "fp16", "bf16"))
         yield DrawnCell(
             "hstu_ml1m", batch, precision, dim, heads, attention_dim, linear_dim, size(*DEPTH), longest
         )
 
 
-def cells_of(count: int, seed: int) -> tuple[list[DrawnCell], int]:
-    """So many cells of narrow models, and the number of others in between."""
+def cells_of(count: int, seed: int, wide: bool = False) -> tuple[list[DrawnCell], int]:
+    """So many cells of narrow models, or of wide ones, and the number of others in between."""
     cells: list[DrawnCell] = []
     others = 0
-    for cell in drawn_cells(seed):
+    for cell in drawn_cells(seed, WIDE if wide else NARROW):
         if len(cells) == count:
             break
-        if cell.is_narrow:
+        if cell.is_wide if wide else cell.is_narrow:
             cells.append(cell)
         else:
             others += 1
@@ -160,16 +184,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--seed", type=int, required=True, help="of the drawn shapes")
     parser.add_argument("--cells", type=int, default=60)
+    parser.add_argument("--wide", action="store_true", help="wide models")
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 1), help="processes")
     parser.add_argument("--rounds", type=int, default=9)
     arguments = parsed(parser)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    cells, others = cells_of(arguments.cells, arguments.seed)
+    cells, others = cells_of(arguments.cells, arguments.seed, arguments.wide)
     print(f"{len(cells)} cells that both forms take, {others} others drawn in between", flush=True)
     ceilings = ceilings_of_chip()
     rows = run(cells, arguments.workers, arguments.rounds, ceilings, work)
     shares = {fill: show(compared(rows, fill), fill) for fill in ("half-filled", "full")}
-    report(arguments.out, ceilings, seed=arguments.seed, others=others, shares=shares, rows=rows)
+    report(
+        arguments.out,
+        ceilings,
+        seed=arguments.seed,
+        wide=arguments.wide,
+        others=others,
+        shares=shares,
+        rows=rows,
+    )
     failed = [row for row in rows if row["verdict"] != "PASS"]
     for row in failed:
         print("FAILS", {key: value for key, value in row.items() if key != "device_us"})

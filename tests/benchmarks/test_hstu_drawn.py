@@ -6,9 +6,10 @@ from dataclasses import asdict
 
 import pytest
 
-from benchmarks.gpu.hstu_drawn import MOST_ROWS, cells_of, compared, show
-from kernels.hstu_forward.hopper_launch import LONGEST
-from kernels.hstu_forward.hopper_weights import WIDTH
+from benchmarks.gpu.hstu_drawn import NARROW, WIDE, cells_of, compared, show
+from kernels.hstu_forward.hopper_launch import LONGEST, WIDEST
+from kernels.hstu_forward.hopper_weights import WIDTH, columns_of
+from kernels.hstu_forward.weights import Shape
 
 
 def test_a_seed_draws_narrow_models_and_counts_the_others():
@@ -20,9 +21,23 @@ def test_a_seed_draws_narrow_models_and_counts_the_others():
     for cell in cells:
         assert max(cell.dim, cell.heads * cell.attention_dim, cell.heads * cell.linear_dim) <= WIDTH
         assert cell.longest <= LONGEST
-        assert cell.batch * cell.longest <= MOST_ROWS
+        assert cell.batch * cell.longest <= NARROW.most_rows
         assert cell.model.item_embedding_dim == cell.dim
         assert cell.model.max_sequence_len + cell.model.max_output_len == cell.longest
+
+
+def test_a_seed_draws_wide_models_that_both_forms_take():
+    cells, others = cells_of(40, 7, wide=True)
+    assert (cells, others) == cells_of(40, 7, wide=True)
+    assert others > 0
+    for cell in cells:
+        shape = Shape(cell.blocks, cell.heads, cell.attention_dim, cell.linear_dim, cell.dim)
+        assert not cell.is_narrow
+        assert cell.is_wide
+        assert max(cell.dim, columns_of(shape)) > WIDTH
+        assert max(cell.dim, columns_of(shape)) <= WIDEST
+        assert max(cell.attention_dim, cell.linear_dim) <= WIDTH
+        assert cell.batch * cell.longest <= WIDE.most_rows
 
 
 def test_a_loss_is_the_chosen_form_s_time_over_the_faster_one_s():
