@@ -13,6 +13,11 @@ from kernels.hstu_forward.parameters import Parameters
 
 # Rows with few steps of columns: warps of the CUDA C++ kernel share heads rather than columns.
 _SHORT = 64
+# Rows and embeddings beyond which Triton's form of a wide model takes many steps: those of an attention, and
+# in float32 those of a product.
+_LONG, _DEEP = 256, 256
+# Thread blocks of a wide model's kernel that are too few even for these.
+_FEWEST = 16
 # Blocks of a wide model over which one kernel saves no more than its longer start takes.
 _SHALLOW = 6
 
@@ -75,17 +80,23 @@ def _of_wide_shape(parameters: Parameters, sequences: int, max_seq_len: int, mul
 
     The CUDA C++ kernel is faster while all clusters run at once. Where they fill at most half of the
     multiprocessors, Triton's programs share columns in float32, and few blocks of the model do not make up
-    for the longer start.
+    for the longer start; neither holds where Triton's programs take many steps.
     """
-    shares = shares_of(parameters.shape)
+    shares, is_float32 = shares_of(parameters.shape), parameters.item_weights.dtype == torch.float32
     blocks = sequences * -(-max_seq_len // hopper_launch.ROWS) * shares
     numbers = f"{blocks} thread blocks, {shares} for 16 rows, on {multiprocessors} SMs"
-    # A cluster lies in one of the chip's parts, whose numbers of multiprocessors it need not divide.
-    if 8 * blocks > 7 * multiprocessors:
+    # A cluster lies in one of the chip's parts. They have pairs of multiprocessors, but larger clusters need
+    # not divide them.
+    room = multiprocessors if shares == 2 else 7 * multiprocessors // 8
+    if blocks > room:
         return Choice("triton", f"many rows: {numbers}")
     if 2 * blocks > multiprocessors:
         return Choice("hopper", f"few rows: {numbers}")
-    if parameters.item_weights.dtype == torch.float32:
+    if max_seq_len > _LONG:
+        return Choice("hopper", f"long rows: {max_seq_len} positions, {numbers}")
+    if is_float32 and parameters.shape.embedding_dim > _DEEP and blocks > _FEWEST:
+        return Choice("hopper", f"deep products in float32: {numbers}")
+    if is_float32:
         return Choice("triton", f"fewest rows in float32: {numbers}")
     if parameters.shape.num_blocks <= _SHALLOW:
         return Choice(

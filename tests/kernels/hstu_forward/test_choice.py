@@ -59,6 +59,20 @@ def test_a_wide_model_s_clusters_run_at_once_and_its_blocks_pay_for_the_start():
     # Eight thread blocks share 16 rows.
     assert [chosen(n, 211, num_blocks=6, **sized(512, 8, 64, 64)) for n in (1, 2)] == ["hopper", "triton"]
     assert chosen(1, LONGEST + 1, num_blocks=7, **wide) == "triton"
+    # Two thread blocks share 16 rows: 66 pairs have room on 132 multiprocessors, and 67 not.
+    pairs = sized(128, 2, 64, 64)
+    assert [chosen(n, 16, num_blocks=6, **pairs) for n in (66, 67)] == ["hopper", "triton"]
+
+
+def test_long_rows_and_deep_products_take_the_cuda_kernel_of_a_wide_model():
+    # 256 rows are 32 thread blocks of two for 16 rows, fewer than half of the multiprocessors.
+    pairs = sized(128, 2, 64, 64)
+    for dtype in (torch.bfloat16, torch.float32):
+        assert [chosen(1, n, dtype=dtype, num_blocks=2, **pairs) for n in (256, 257)] == ["triton", "hopper"]
+    deep = [chosen(n, 16, dtype=torch.float32, num_blocks=2, **sized(300, 1, 40, 40)) for n in (8, 9)]
+    assert deep == ["triton", "hopper"]
+    assert chosen(9, 16, dtype=torch.float32, num_blocks=2, **sized(256, 1, 40, 40)) == "triton"
+    assert chosen(9, 16, num_blocks=2, **sized(300, 1, 40, 40)) == "triton"
 
 
 def test_a_model_that_the_kernel_does_not_take_has_triton_s_form_with_the_reason(monkeypatch):
