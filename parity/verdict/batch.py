@@ -319,8 +319,8 @@ def _judge_runner(
             diagnosis, explanation=explanation, batch=batch, source=_source(diagnosis, record.sources)
         ),
         taps=tuple(
-            replace(tap, batch=batch, notes=notes(evidence, results, comparison, tap))
-            for tap in comparison.taps
+            replace(tap, notes=notes(evidence, results, comparison, tap))
+            for tap in (replace(tap, batch=batch) for tap in comparison.taps)
         ),
         checks=comparison.checks,
         padding_leak=comparison.padding_leak,

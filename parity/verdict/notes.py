@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from parity.capture.names import TapName
@@ -10,6 +11,8 @@ from parity.verdict.comparison import Comparison
 from parity.verdict.evidence import Evidence, Results
 from parity.verdict.judgement import MODEL_OUTPUT, TapJudgement
 
+_FAR, _FAR_ROUNDINGS = 0.01, 64.0
+"""Least relative error of a reference that is told, as a number and in unit round-offs of the precision."""
 INSIDE_ALONE = "judged inside the model alone"
 """Beginning of the note at a module that has no verdict alone, though the port has the module."""
 
@@ -29,6 +32,7 @@ def notes(evidence: Evidence, results: Results, comparison: Comparison, tap: Tap
         *_other_arguments(comparison, tap),
         *_not_alone(evidence, results, tap),
         *_other_choices(tap),
+        *_far_reference(evidence, tap),
     )
 
 
@@ -86,3 +90,16 @@ def _other_choices(tap: TapJudgement) -> Iterator[str]:
                 f"{verdict.ties} of {verdict.checked} integers or booleans are other choices than the "
                 f"oracle's {alone}; rounding explains them, and results behind them follow the port"
             )
+
+
+def _far_reference(evidence: Evidence, tap: TapJudgement) -> Iterator[str]:
+    """An error of the reference that is too large for the precision, where one as large of a port passes.
+
+    A number beside a jump, such as a bucket's edge, may lie on its other side in the reference.
+    """
+    least = max(_FAR, _FAR_ROUNDINGS * evidence.precision.unit_roundoff)
+    for name, verdict in tap.verdicts.items():
+        if verdict.passed and least < verdict.reference.l2 < math.inf:
+            itself = "the reference itself" + (" alone" if name == "isolated" else "")
+            away = f"is {verdict.reference.l2:.2g} of the result away from the oracle"
+            yield f"{itself} {away} in batch {tap.batch}, so that errors of this size pass there"

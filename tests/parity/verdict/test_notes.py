@@ -1,10 +1,12 @@
 """Notes at taps: every fact has its sentence, and stands at its own tap alone."""
 
+import math
 from dataclasses import replace
 
 import pytest
 import torch
 
+from parity.base.precision import PRECISIONS
 from parity.capture.arguments import Argument, Received
 from parity.verdict.comparison import compare
 from parity.verdict.judgement import MODEL_OUTPUT, ArgumentDifference, CallJudgement
@@ -39,6 +41,30 @@ def test_other_choices_are_counted_for_each_verdict(field, place):
 def test_one_other_choice_is_told_and_none_is_not():
     assert len(noted(tap("bias", isolated=with_ties(1), accumulated=with_ties(2)))) == 2
     assert noted(tap("bias")) == ()
+
+
+def with_distance(l2):
+    judged = verdict()
+    return replace(judged, reference=replace(judged.reference, l2=l2))
+
+
+@pytest.mark.parametrize(("field", "place"), [("isolated", " alone"), ("accumulated", "")])
+def test_a_reference_far_from_the_oracle_is_told(field, place):
+    judged = replace(tap("bias", **{field: with_distance(0.31)}), batch="few rows")
+    assert noted(judged) == (
+        f"the reference itself{place} is 0.31 of the result away from the oracle in batch few rows, "
+        "so that errors of this size pass there",
+    )
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+def test_rounding_of_the_precision_is_no_distance_of_the_reference(precision):
+    evidence = replace(evidence_with(), precision=PRECISIONS[precision])
+    comparison = compare(evidence_with(), results_with())
+    least = {"fp32": 0.01, "fp16": 64 * 2.0**-11, "bf16": 64 * 2.0**-8}[precision]
+    for l2, count in ((0.9 * least, 0), (1.1 * least, 1), (math.inf, 0)):
+        judged = tap("bias", accumulated=with_distance(l2))
+        assert len(notes(evidence, results_with(), comparison, judged)) == count
 
 
 def test_unknown_sums_are_told_at_their_module_and_at_the_models_outputs():
