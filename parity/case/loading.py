@@ -145,6 +145,8 @@ def _module(name: str, target: str) -> ModuleType:
             return importlib.import_module(name)
     except ImportError as error:
         fix = "check the name and the Python path"
+        if isinstance(error, ModuleNotFoundError) and not f"{name}.".startswith(f"{error.name}."):
+            fix = f"install {error.name}, which its code imports, or correct that import"
         raise UserError("case", target, f"cannot be imported ({error})", fix) from error
     except BaseException as error:
         # A kind of error that the module itself defines may be no `Exception`.

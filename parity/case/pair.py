@@ -228,9 +228,8 @@ class ModelPair(Case):
 
 def _checked_models(torch_model: Any, port: Any) -> tuple[Any, Any]:
     if _is_tripy_module(torch_model) or _is_torch_module(port):
-        raise UserError(
-            "torch_model", type(torch_model).__name__, "is the port", "give the PyTorch model first"
-        )
+        given = torch_model if isinstance(torch_model, type) else type(torch_model)
+        raise UserError("torch_model", given.__name__, "is the port", "give the PyTorch model first")
     if not _is_torch_module(torch_model) and not callable(torch_model):
         raise UserError("torch_model", torch_model, "is no torch.nn.Module", "give the PyTorch model")
     if _is_torch_module(torch_model):

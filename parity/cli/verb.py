@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,10 @@ EXIT_CODES = (
     "bad input, or a requested runner is unavailable",
 )
 """Meanings of the exit codes 0, 1 and 2 of verbs that judge."""
+
+
+_MORE = re.compile(r"Got unexpected extra arguments? \((.*)\)", re.DOTALL)
+"""Click's message where a call has more arguments than its verb takes."""
 
 
 class Refused(click.ClickException):
@@ -108,11 +113,21 @@ class Verb(click.Command):
                 return super().parse_args(ctx, args)
             except click.NoSuchOption as error:
                 raise _unknown_option(ctx, error) from error
+            except click.MissingParameter as error:
+                raise self._missing(ctx, error) from error
             except click.UsageError as error:
+                if (more := _MORE.fullmatch(error.message)) is not None:
+                    fix = "leave it out; values of one option have commas between them, and no spaces"
+                    raise UserError("arguments", more[1], "is left over", fix) from error
                 error.message = bounded(error.message)
                 if isinstance(error, click.BadParameter) and (refusal := _no_number(error)):
                     raise refusal from error
                 raise
+
+    def _missing(self, ctx: click.Context, error: click.MissingParameter) -> UserError:
+        name = error.param.human_readable_name if error.param is not None else "arguments"
+        fix = f"give it, as in `{program_name(ctx)} {self.name} {self.example}`"
+        return UserError(name, "", "is missing", fix)
 
     def invoke(self, ctx: click.Context) -> NoReturn:
         """Run, and end with the exit code. Cases of the present folder can be imported."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import json
 import pickletools
+import re
 import warnings
 import zipfile
 from collections.abc import Mapping
@@ -21,6 +22,10 @@ from parity.base.precision import dtype_name
 
 _LONGEST_NAME = 1000
 """Most characters in the name of a pickled object."""
+_OBJECT = re.compile(r"Unsupported global: GLOBAL (\S+)")
+"""Class of a pickled object in PyTorch's message."""
+_ADVICE = " This file can still be loaded"
+"""Beginning of PyTorch's advice to run the code of the file."""
 _LEGACY_PICKLES = 5
 """Pickles at the beginning of a file of `torch.save` that is no archive; the tensors' bytes follow."""
 
@@ -69,7 +74,12 @@ def read_checkpoint(path: Path) -> dict[str, torch.Tensor]:
             warnings.simplefilter("ignore")
             content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a broken or hostile file may raise any error
-        reason = str(error).strip().split("\n")[0]
+        kind = _OBJECT.search(str(error))
+        if kind is not None:
+            fix = "save model.state_dict(), or a .safetensors file"
+            problem = f"holds an object of {kind[1]}, and is no state dict"
+            raise UserError("weights", str(path), problem, fix) from error
+        reason = str(error).strip().split("\n")[0].partition(_ADVICE)[0].rstrip()
         problem = f"is cut short, or holds objects other than tensors ({type(error).__name__}: {reason})"
         raise UserError("weights", str(path), problem, fix) from error
     return _state_dict(path, content, fix)

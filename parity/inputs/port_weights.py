@@ -223,6 +223,10 @@ def _refuse_left_over(
             raise UserError(
                 "weights", name, f"has a part left over, {missing[0]}", "give each part to one tensor"
             )
+    needed = [name for name in parts if matches_any(case.unused, name)]
+    if needed:
+        problem = "is taken by the port" if len(needed) == 1 else "are taken by the port"
+        raise UserError("unused", in_groups(needed), problem, "leave out of unused what the port needs")
     unused = (*case.unused, TRAINING_ONLY)
     left = [name for name in weights if name not in parts and not matches_any(unused, name)]
     if not left:

@@ -220,6 +220,7 @@ def test_inputs_may_be_nested_and_outputs_in_containers():
     [
         ({"port": 3}, "port: 3 is no nvtripy.Module; give a Tripy model"),
         ({"port": Net()}, "torch_model: Net is the port; give the PyTorch model first"),
+        ({"torch_model": Port, "port": Net()}, "torch_model: Port is the port; give the PyTorch"),
         ({"port": lambda a, b: None}, "needs a, b; give a function of the type alone"),
         (
             {"port": lambda: 3},

@@ -152,6 +152,11 @@ def test_a_tied_tensor_is_not_left_over():
     ("options", "message"),
     [
         ({"unused": ()}, "weights: table is left over: no tensor of the port takes it; name it in weights"),
+        (
+            {"unused": ("table", "first.bias")},
+            "unused: first.bias is taken by the port",
+        ),
+        ({"unused": ("table", "first.*")}, "unused: first.weight, first.bias are taken by the port"),
         ({"names": {}}, "weights: layers.*.bias (2 tensors) are 2 of 4 tensors of the port alone"),
         ({"names": {}}, "write names={'layers.*': ...}"),
         ({"names": NAMES | {"layer.2": "third"}}, "names: layer.2 matches no module of the port"),

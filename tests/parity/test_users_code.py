@@ -94,6 +94,11 @@ MISTAKES = {
         "class E(BaseException): pass\nraise E('x\\n' * 9)\nimport numpy",
         "cannot be imported (E: x, ",
     ),
+    "a library that is not there": (
+        "import numpy",
+        "import no_such_library\nimport numpy",
+        "(No module named 'no_such_library'); install no_such_library, which its code imports",
+    ),
     "zeros in the source": ("import numpy", "\0import numpy", "cannot be imported (SyntaxError: source code"),
 }  # fmt: skip
 

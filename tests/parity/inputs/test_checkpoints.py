@@ -190,16 +190,30 @@ class _Harmful:
 
 
 @pytest.mark.parametrize(
-    "save", [torch.save, lambda content, path: path.write_bytes(pickle.dumps(content, protocol=2))]
+    ("save", "message"),
+    [
+        (torch.save, r"holds an object of \S+open, and is no state dict; save model.state_dict"),
+        (
+            lambda content, path: path.write_bytes(pickle.dumps(content, protocol=2)),
+            "is cut short, or holds objects other than tensors .*; give a .safetens",
+        ),
+    ],
 )
-def test_a_pickled_object_is_refused_and_not_run(tiny, tmp_path, save):
+def test_a_pickled_object_is_refused_and_not_run(tiny, tmp_path, save, message):
     path, harm = tmp_path / "checkpoint.pt", tmp_path / "harm"
     save({"weights": _Harmful(harm)}, path)
-    with pytest.raises(
-        UserError, match="is cut short, or holds objects other than tensors .*; give a .safetens"
-    ):
+    with pytest.raises(UserError, match=message):
         checkpoints.load_checkpoint(path, checkpoints.layout(tiny))
     assert not harm.exists()
+
+
+def test_a_pickled_model_is_named_without_pytorchs_advice_to_run_it(tiny, tmp_path):
+    path = tmp_path / "checkpoint.pt"
+    torch.save(torch.nn.Linear(2, 3), path)
+    with pytest.raises(UserError) as raised:
+        checkpoints.load_checkpoint(path, checkpoints.layout(tiny))
+    assert "holds an object of torch.nn.modules.linear.Linear, and is no state dict" in str(raised.value)
+    assert "trust" not in str(raised.value)
 
 
 @pytest.mark.parametrize("packed", [False, True])
