@@ -278,23 +278,21 @@ def project_tile(batch: Batch, parameters: Parameters, multiprocessors: int) -> 
     shape = parameters.shape
     dp, width = shape.dp, shape.gates + shape.factors
     widest = _divisor(width)
-    programs = batch.rows * width / (64 * 128)
-    if programs < 2 * multiprocessors:
-        is_fewest = batch.rows * width <= 16 * 64 * 2 * multiprocessors
-        if is_fewest and not (_by_fma(parameters) or _is_single(parameters)):
+    share = batch.rows * width / multiprocessors
+    if share < 2 * 64 * 128:
+        if share <= 2 * 16 * 64 and not (_by_fma(parameters) or _is_single(parameters)):
             # Three products a factor: smaller blocks, all at once.
-            tile = _few_rows(dp, 16, min(64, widest), parameters)
-            return replace(tile, num_warps=4)
-        return _few_rows(dp, 32, min(128, widest), parameters)
+            return replace(_few_rows(dp, share, 16, min(64, widest), parameters), num_warps=4)
+        return _few_rows(dp, share, 32, min(128, widest), parameters)
     block_n = min(128, _divisor(shape.gates), _divisor(shape.factors))
     is_whole = block_n >= 64 and batch.cached is None and _keeps_weights(parameters)
-    if is_whole and programs >= 4 * multiprocessors:
+    if is_whole and share >= 4 * 64 * 128:
         # As many programs as fit: the copies and products of some run under the others' SiLU.
         return Tile(_KEPT_ROWS, block_n, dp, 4, 1, programs=512 // dp * multiprocessors)
     if min(dp, widest) >= 128:
         if _is_single(parameters):
             # Three small programs fit a multiprocessor: copies hide behind the others' products.
-            return Tile(64, 128, 64, 4, 3) if programs > 8 * multiprocessors else Tile(128, 128, 64, 8, 3)
+            return Tile(64, 128, 64, 4, 3) if share > 8 * 64 * 128 else Tile(128, 128, 64, 8, 3)
         return Tile(64, 128, 64, 4, 2) if not _by_fma(parameters) else Tile(128, 128, 32, 8, 2)
     return Tile(64, min(64, widest), min(32, dp), 4, 2)
 
@@ -304,29 +302,36 @@ def _divisor(number: int) -> int:
     return number & -number
 
 
-def _few_rows(depth: int, block_m: int, columns: int, parameters: Parameters) -> Tile:
+def _few_rows(depth: int, share: float, block_m: int, columns: int, parameters: Parameters) -> Tile:
     """The tile of a product of few rows: the whole depth at once, so that no load waits for another one.
 
+    A long depth leaves room for few columns. Where those are 16, and one such program a multiprocessor is not
+    enough, the depth is cut, and the block is the largest of which each multiprocessor has one.
+
     Args:
+        share: elements of the product for each multiprocessor.
         block_m, columns: rows, and most columns, of a program of 8 warps.
     """
-    widest = _divisor(columns)
+    widest, step = _divisor(columns), _divisor(depth)
     if _by_fma(parameters):
-        return Tile(16, min(32, widest), min(32, _divisor(depth)), 4, 2)
-    if depth == _divisor(depth) <= _WHOLE_DEPTH:
+        return Tile(16, min(32, widest), min(32, step), 4, 2)
+    if depth == step <= _WHOLE_DEPTH:
         return Tile(block_m, widest, depth, 8, 1)
-    held = _HELD_WEIGHTS // parameters.products.projections
-    is_whole = depth == _divisor(depth) and held // depth >= 16
-    block_k = depth if is_whole else min(128, _divisor(depth))
-    return Tile(16, min(64, widest, max(16, held // block_k)), block_k, 4, 2)
+    fitting = min(64, widest, _HELD_WEIGHTS // parameters.products.projections // depth)
+    if depth == step and fitting >= 16 and (fitting > 16 or share <= 16 * 16):
+        return Tile(16, fitting, depth, 4, 2)
+    for rows, most, inner in ((64, 128, 64), (64, 64, 64), (32, 64, 128)):
+        if share >= rows * min(most, widest):
+            return Tile(rows, min(most, widest), min(inner, step), 4, 2)
+    return Tile(16, min(64, widest), min(128, step), 4, 3)
 
 
 def output_tile(batch: Batch, parameters: Parameters, multiprocessors: int) -> Tile:
     """The tile of the projection of the output."""
     shape = parameters.shape
-    rows, depth = batch.rows // multiprocessors, _divisor(shape.gates)
+    rows, depth = batch.rows / multiprocessors, _divisor(shape.gates)
     if rows < 16:
-        return _few_rows(shape.gates, 16, min(64, shape.dp), parameters)
+        return _few_rows(shape.gates, rows * shape.dp, 16, min(64, shape.dp), parameters)
     if _keeps_weights(parameters):
         memory = 2 * (shape.dp * shape.gates + _KEPT_ROWS * (shape.dp + shape.gates))
         fitting = min(3, _SHARED // (memory + _SCRATCH))

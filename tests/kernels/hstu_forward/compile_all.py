@@ -72,6 +72,7 @@ FORMS = (
     (256, 8, "few", torch.bfloat16, "ieee"),
     (512, 1, "many", torch.float32, "fp16x3"),
     (512, 16, "few", torch.bfloat16, "ieee"),
+    (512, 8, "few", torch.float32, "fp16x3"),
     (50, 2, "few", torch.float32, "fp16x3"),
     (50, 2, "many", torch.float32, "fp16x3"),
     (50, 2, "many", torch.float32, "fp16x3, attention fp16"),

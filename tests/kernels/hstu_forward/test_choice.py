@@ -161,3 +161,25 @@ def test_many_rows_of_half_types_keep_their_weights_where_the_gpu_can(monkeypatc
     assert kept(128, torch.float32, **wide) == (0, 0)
     assert kept(128, **sized(300, 4, 64, 64)) == (0, 0)
     assert kept(128, **sized(256, 3, 64, 64)) == (0, 0)
+
+
+def deep(positions: int, dtype=torch.float32, dim: int = 512) -> list[tuple[int, int, int]]:
+    """Rows, columns and depth of a program of the projection and of the output, for one row on 132 SMs."""
+    dot_precision = "fp16x3" if dtype == torch.float32 else "ieee"
+    parameters = parameters_of(dtype, dot_precision, **sized(dim, 8, 64, 64))
+    ids, times = torch.zeros(positions, dtype=torch.int64), torch.zeros(1, positions)
+    offsets = torch.tensor((0, positions))
+    wide = tiles.schedule(parameters, tiles.Batch(ids, offsets, times, positions, times), 132).block
+    return [(tile.block_m, tile.block_n, tile.block_k) for tile in (wide.project, wide.output)]
+
+
+def test_a_deep_product_is_cut_where_whole_columns_are_more_than_the_multiprocessors():
+    # 2048 columns and 512; a depth of 512 in two parts leaves room for 16.
+    whole, few, some, many, most = (16, 16, 512), (16, 64, 128), (32, 64, 128), (64, 64, 64), (64, 128, 64)
+    assert [deep(n) for n in (16, 17, 66, 67)] == [[whole, whole], [few, whole], [few, whole], [few, few]]
+    # The largest block of which each multiprocessor has one.
+    assert [deep(n) for n in (131, 132)] == [[few, few], [some, few]]
+    assert [deep(n) for n in (263, 264, 527, 528)] == [[some, few], [many, few], [many, few], [most, some]]
+    # Half types have room for 32 columns of a depth of 512, and for 16 of 1024.
+    assert deep(132, torch.bfloat16) == [(16, 32, 512), (16, 32, 512)]
+    assert deep(132, torch.bfloat16, dim=1024) == [some, (16, 32, 512)]

@@ -9,5 +9,5 @@ from tests.kernels.marks import needs_triton
 @needs_triton
 @FORMS
 def test_every_form_of_the_forward_compiles_and_fits(capability, only_last):
-    kernels, last = (5, 1) if only_last else (61, 0)
+    kernels, last = (5, 1) if only_last else (66, 0)
     assert_compiles_and_fits("tests.kernels.hstu_forward.compile_all", capability, kernels, last)

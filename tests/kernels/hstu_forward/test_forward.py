@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kernels.hstu_attention.buckets import bucket_table, time_bucket
-from kernels.hstu_forward import tiles, weights
+from kernels.hstu_forward import tiles, triton_launch, weights
 from kernels.hstu_forward.tiles import AttentionTile
 from tests.kernels.hstu_forward.forward_cases import (
     BOUNDARIES,
@@ -116,6 +116,19 @@ def test_other_shapes_are_the_model_too(changes, dot_precision):
     settings = settings_of(config, model)
     actual = verdict(
         config, model, "fp32", LENGTHS, lambda state, *a: triton_forward(state, settings, dot_precision)(*a)
+    )
+    assert actual.passed, actual.reason
+
+
+@needs_triton
+@pytest.mark.parametrize("multiprocessors", first_in_test((64, 30, 16, 600)))
+def test_every_cut_of_a_deep_product_is_the_model(multiprocessors, monkeypatch):
+    # Depths of 512 in blocks of 32 x 64 and 16 x 64, of 64 x 64, of 64 x 128 and 32 x 64, and whole.
+    monkeypatch.setattr(triton_launch, "_multiprocessors", lambda parameters: multiprocessors)
+    config, model = small_model(**sized(300, 8, 32, 64))
+    settings = settings_of(config, model)
+    actual = verdict(
+        config, model, "fp32", LENGTHS, lambda state, *a: triton_forward(state, settings, "fp16x3")(*a)
     )
     assert actual.passed, actual.reason
 
