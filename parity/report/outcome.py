@@ -47,9 +47,10 @@ def outcome(report: Report) -> Outcome:
     failing_streams = len(report.failing_streams())
     if failed or failing_streams:
         with_verdict = sum(entry.verdict != "NONE" for entry in entries)
-        verb = "diverges" if len(failed) == 1 else "diverge"
-        notes += f"; {failing_streams} of {counted(streams, 'stream')} fail" if failing_streams else ""
-        return Outcome("FAIL", f"{len(failed)} of {counted(with_verdict, 'run')} {verb}{notes}.")
+        runs = _share(len(failed), with_verdict, "run", "diverge")
+        parts = [_share(failing_streams, streams, "stream", "fail"), runs] if failing_streams else [runs]
+        # What fails comes first.
+        return Outcome("FAIL", f"{'; '.join(parts if not failed else reversed(parts))}{notes}.")
     compared += f" and {counted(streams, 'stream')}" if streams else ""
     if built and not judged and not asked:
         return Outcome("BUILT", f"every graph; nothing was compared{notes}.")
@@ -66,3 +67,8 @@ def outcome(report: Report) -> Outcome:
     worst = max(modules, key=lambda module: module.margin)
     closest = f"the closest to its limit is {worst.tap} at {worst.margin:.2f}"
     return Outcome("PASS", f"{compared}; {closest}{notes}.")
+
+
+def _share(number: int, total: int, what: str, does: str) -> str:
+    """How many of a run's parts do something: "1 of 2 streams fails"."""
+    return f"{number or 'none'} of {counted(total, what)} {does if number > 1 else does + 's'}"

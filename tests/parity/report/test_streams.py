@@ -54,7 +54,7 @@ def test_the_first_sentence_counts_streams():
         ((GOOD,) * 2, "2 streams; "),
     ):
         assert f" {words}" in outcome(_report(*streams)).text
-    assert "; 1 of 1 stream fail" in outcome(_report(BAD)).text
+    assert "1 of 1 stream fails; none of" in outcome(_report(BAD)).text
 
 
 def test_a_stream_in_a_line():
@@ -85,8 +85,8 @@ def test_streams_that_pass_are_counted_and_told_in_every_form():
 
 def test_a_stream_that_fails_fails_every_form():
     failing = _report(GOOD, BAD)
-    assert str(outcome(failing)).startswith("FAIL: 0 of 6 runs diverge; 1 of 2 streams fail")
-    assert str(outcome(_report(BAD))).startswith("FAIL: 0 of 6 runs diverge; 1 of 1 stream fail")
+    assert str(outcome(failing)).startswith("FAIL: 1 of 2 streams fails; none of 6 runs diverges")
+    assert str(outcome(_report(BAD))).startswith("FAIL: 1 of 1 stream fails; none of 6 runs diverges")
     text = _shown(failing)
     assert f"FAIL: {LINE}" in text
     assert "streams: 1 of 2 PASS; worst err/limit 70.00" in text
