@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from parity.capture.names import TapName
+from parity.capture.names import Phase, TapName
 from parity.verdict.bound import half_of_digits
 from parity.verdict.elements import EQUAL_VALUES, NO_VERDICT, RAISES
 from parity.verdict.judgement import (
@@ -133,7 +133,8 @@ def _failed_alone(
     fails = "cannot be judged" if NO_VERDICT in verdict.reason else "diverges on its own"
     if verdict.reason.startswith(RAISES):
         fails = "does not run on its own"
-    text = f"{tap.path} ({tap.kind}) {fails}: {verdict.reason}"
+    is_append = TapName.parse(tap.tap).phase is Phase.APPENDING
+    text = f"{'in an append, ' * is_append}{tap.path} ({tap.kind}) {fails}: {verdict.reason}"
     for call in calls:
         if call.parent == tap.path and call.wrong:
             text = f"{text}; inside, {call.call} {call.text()}"

@@ -35,6 +35,13 @@ def test_the_first_module_that_fails_alone():
     assert actual == Diagnosis("module", "block", "block (Block) diverges on its own: exceeds")
 
 
+def test_a_module_that_fails_alone_in_an_append_is_told_so():
+    failed = replace(tap("append:block@1[0]", "Block", isolated=verdict(2 * CLOSE)), path="block")
+    actual = diagnose([GOOD, failed], {}, "")
+    text = "in an append, block (Block) diverges on its own: exceeds"
+    assert actual == Diagnosis("module", "append:block@1[0]", text)
+
+
 @pytest.mark.parametrize("margin", [1.5, CLOSE])
 def test_a_module_close_to_its_limit_names_the_nearest_inside(margin):
     inside = [
