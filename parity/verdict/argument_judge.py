@@ -85,8 +85,7 @@ class ArgumentJudge:
             ours = like(ours, theirs)
         if is_regrouped(tuple(ours.shape), tuple(theirs.shape)):
             ours = ours.reshape(theirs.shape)
-        if ours.shape != theirs.shape:
-            text = f"{SHAPE} {tuple(ours.shape)} in place of {tuple(theirs.shape)}"
+        if text := _other_shape(theirs, ours):
             return ArgumentDifference(name, "form", text)
         # An integer is the same in more bits.
         if ours.dtype != theirs.dtype and not (is_integer(ours) and is_integer(theirs)):
@@ -108,6 +107,12 @@ class ArgumentJudge:
             (*self._passed_instead(reference, port, ours), *explain(tensor)),
             tensor,
         )
+
+    def other_shape(self, reference: Argument | None, port: Argument | None) -> str:
+        """The shapes of both sides' tensors as they are, in words; empty if they are equal or no tensors."""
+        if reference is None or port is None or not (reference.tensor and port.tensor):
+            return ""
+        return _other_shape(self._evidence.reference.argument(reference), self._port.argument(port))
 
     def _is_parameter(self, port: Argument) -> bool:
         return port.origin in self._port.call_inputs and not TapName.parse(port.origin).argument
@@ -199,6 +204,11 @@ class ArgumentJudge:
             is_same = port.origin == reference.origin
             with_other = "with other values" if is_same else f"in place of {reference.origin}"
             yield f"is {port.origin} {with_other}"
+
+
+def _other_shape(reference: torch.Tensor, port: torch.Tensor) -> str:
+    shapes = tuple(port.shape), tuple(reference.shape)
+    return "" if shapes[0] == shapes[1] else f"{SHAPE} {shapes[0]} in place of {shapes[1]}"
 
 
 def _missing(name: str, present: Argument, side: str) -> ArgumentDifference | None:
