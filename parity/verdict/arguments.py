@@ -51,11 +51,11 @@ def judge_arguments(
         if port is None or received.finished > right_taps or call in results.in_forms:
             continue
         judge = ArgumentJudge(evidence, results, call, received, with_floats, excluded, tolerated)
-        differing, equal = [], []
+        differing, equal = [], {}
         for name, theirs, ours in paired(received, port):
             difference = judge.difference(name, theirs, ours)
             if difference is None:
-                equal.append(name)
+                equal[name] = theirs.origin if theirs else ""
             elif difference.kind in _OF_SIGNATURES and _is_passed_twice(call, received, theirs, ours):
                 continue
             else:
@@ -64,7 +64,10 @@ def judge_arguments(
                 differing.append(difference if is_first else replace(difference, failed=None))
         if differing:
             behind = tolerated.before(received.finished).source
-            judgements.append(CallJudgement(call, received.parent, tuple(differing), tuple(equal), behind))
+            # One tensor that is two arguments is equal in neither.
+            wrong = {str(replace(TapName.parse(call), argument=other.name)) for other in differing}
+            right = tuple(name for name, origin in equal.items() if origin not in wrong)
+            judgements.append(CallJudgement(call, received.parent, tuple(differing), right, behind))
     return tuple(judgements)
 
 

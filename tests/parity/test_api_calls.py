@@ -131,3 +131,47 @@ def test_a_module_that_the_port_never_calls_is_named_with_the_one_in_its_place()
     assert modules(result)["a@1"].accumulated.reason == (
         "extra: the port calls a 2 times, the reference once"
     )
+
+
+class Cross(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 8)
+
+    def forward(self, x0, x):
+        return x0 * self.layer(x) + x
+
+
+class Crossed(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cross = Cross()
+
+    def forward(self, x):
+        x = torch.tanh(x)
+        return self.cross(x, x)
+
+
+class CrossPort(tp.Module):
+    def __init__(self, dtype):
+        super().__init__()
+        self.layer = tp.Linear(8, 8, dtype=dtype)
+
+    def forward(self, x0, x):
+        return x0 * self.layer(x) + x
+
+
+class CrossedPort(tp.Module):
+    def __init__(self, dtype):
+        super().__init__()
+        self.cross = CrossPort(dtype)
+
+    def forward(self, x):
+        x = tp.sigmoid(x)
+        return self.cross(x, x)
+
+
+def test_a_wrong_tensor_that_is_two_arguments_is_equal_in_neither():
+    text = str(parity.compare(Crossed(), CrossedPort, {"x": X}, ("fp32",)))
+    assert "cross receives another x0" in text
+    assert "is equal" not in text
