@@ -127,9 +127,9 @@ def own_group() -> None:
 
 
 def environment() -> dict[str, str]:
-    """The variables of this process, without those that a start of the server adds meanwhile."""
+    """The variables of a runner: this process's, without those that a start of the server adds meanwhile."""
     with _STARTING:
-        return dict(os.environ)
+        return {**os.environ, **without_tiles()}
 
 
 def context() -> ForkServerContext:

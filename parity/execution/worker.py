@@ -21,7 +21,6 @@ from typing import Any, Concatenate, ParamSpec, TextIO, TypeVar
 from parity.base.errors import UserError
 from parity.base.interruption import raisable, stay_if_ending, undoing
 from parity.base.memory import is_allocation_failure
-from parity.base.onednn import without_tiles
 from parity.base.process import leave_out_of_collections, reuse_freed_memory
 from parity.capture.spool import CannotWrite
 from parity.execution import fork_server, gpu_memory
@@ -53,7 +52,7 @@ class RunnerProcess:
         context = fork_server.context()
         self._pipe, child_end = context.Pipe()
         # The server's environment is that of its start; this process's may have changed since.
-        variables = {**fork_server.environment(), **without_tiles(), **environment}
+        variables = {**fork_server.environment(), **environment}
         self._process = context.Process(
             target=_serve, args=(name, child_end, str(log), variables), daemon=True
         )

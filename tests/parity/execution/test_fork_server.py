@@ -217,3 +217,24 @@ def test_starts_side_by_side_leave_the_variables_as_they_were(monkeypatch):
         thread.join()
     assert seen == ["1", "1"]
     assert dict(os.environ) == before
+
+
+def test_a_runner_has_its_variables_while_another_one_starts_the_server(monkeypatch):
+    """The server's variables are this process's for a moment, and no choice of the user's."""
+    monkeypatch.delenv(INSTRUCTIONS, raising=False)
+    starting, seen = threading.Event(), []
+
+    def ensure_running():
+        starting.set()
+        time.sleep(0.2)
+
+    def look():
+        starting.wait()
+        seen.append(fork_server.environment()[INSTRUCTIONS])
+
+    monkeypatch.setattr(fork_server.forkserver, "ensure_running", ensure_running)
+    thread = threading.Thread(target=look)
+    thread.start()
+    fork_server.start()
+    thread.join()
+    assert seen == [without_tiles()[INSTRUCTIONS]]
