@@ -47,10 +47,12 @@ def outcome(report: Report) -> Outcome:
     failing_streams = len(report.failing_streams())
     if failed or failing_streams:
         with_verdict = sum(entry.verdict != "NONE" for entry in entries)
-        runs = _share(len(failed), with_verdict, "run", "diverge")
-        parts = [_share(failing_streams, streams, "stream", "fail"), runs] if failing_streams else [runs]
-        # What fails comes first.
-        return Outcome("FAIL", f"{'; '.join(parts if not failed else reversed(parts))}{notes}.")
+        parts = [_share(len(failed), with_verdict, "run", "diverge")]
+        if failing_streams:
+            # What fails comes first.
+            place = 1 if failed else 0
+            parts.insert(place, _share(failing_streams, streams, "stream", "fail"))
+        return Outcome("FAIL", f"{'; '.join(parts)}{notes}.")
     compared += f" and {counted(streams, 'stream')}" if streams else ""
     if built and not judged and not asked:
         return Outcome("BUILT", f"every graph; nothing was compared{notes}.")

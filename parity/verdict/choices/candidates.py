@@ -31,3 +31,8 @@ def candidate(choice: Choice, number: int | torch.Tensor) -> torch.Tensor:
     if choice.operation in RANKING or choice.operation in COMPARING or choice.operation in COUNTING:
         return numbers.to(choice.value.dtype)
     return choice.value + (numbers - AROUND).to(choice.value.dtype)
+
+
+def unshown(choice: Choice) -> tuple[torch.Tensor, torch.Tensor]:
+    """The oracle's values of a choice, and the mask of none that a result shows; both may be written to."""
+    return choice.value.clone(), torch.zeros(choice.value.shape, dtype=torch.bool)

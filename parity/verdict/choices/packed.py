@@ -15,7 +15,7 @@ import torch
 
 from parity.runners.oracle.choice import RANKING, Choice
 from parity.runners.oracle.choices import Choices, Link, Prescribed
-from parity.verdict.choices.candidates import MOST_VALUES, candidate, count
+from parity.verdict.choices.candidates import MOST_VALUES, candidate, count, unshown
 
 _Elements = tuple[torch.Tensor, torch.Tensor]
 """(K, ...) Mask of a result's labels that are of one choice, and under it their elements of the choice."""
@@ -67,8 +67,7 @@ def _unpack_one(
             taken = torch.where(is_nearer, tried, taken)
     for number, choice in choices.items():
         here, element = inside[number]
-        none = choice.value.clone(), torch.zeros(choice.value.shape, dtype=torch.bool)
-        values, mask = found.setdefault(number, none)
+        values, mask = found.setdefault(number, unshown(choice))
         is_shown = is_only.expand(here.shape)[here]
         values.view(-1)[element[is_shown]] = taken[here][is_shown].to(values.dtype)
         mask.view(-1)[element[is_shown]] = True

@@ -14,7 +14,7 @@ import torch
 
 from parity.runners.oracle.choice import RANKING, Choice
 from parity.runners.oracle.choices import Choices, Link, Prescribed
-from parity.verdict.choices.candidates import MOST_VALUES, candidate, count
+from parity.verdict.choices.candidates import MOST_VALUES, candidate, count, unshown
 from parity.verdict.choices.packed import unpack
 
 
@@ -42,8 +42,7 @@ def propose(
     proposals: Prescribed = {}
     for number in taps:
         choice = recorded.choices[number]
-        none = choice.value.clone(), torch.zeros(choice.value.shape, dtype=torch.bool)
-        values, mask = unpacked.get(number, none)
+        values, mask = unpacked[number] if number in unpacked else unshown(choice)
         if number in allowed:
             _take_nearest(choice, allowed[number], values, mask)
         for name, link in links.items():
