@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -85,13 +86,31 @@ class ArgumentJudge:
             ours = like(ours, theirs)
         if is_regrouped(tuple(ours.shape), tuple(theirs.shape)):
             ours = ours.reshape(theirs.shape)
-        if text := _other_shape(theirs, ours):
-            return ArgumentDifference(name, "form", text)
         # An integer is the same in more bits.
-        if ours.dtype != theirs.dtype and not (is_integer(ours) and is_integer(theirs)):
-            return ArgumentDifference(
-                name, "form", f"{dtype_name(ours.dtype)} in place of {dtype_name(theirs.dtype)}"
-            )
+        is_of_type = ours.dtype == theirs.dtype or (is_integer(ours) and is_integer(theirs))
+        if text := _other_shape(theirs, ours):
+            values = self._of_common_shape(name, reference, port, theirs, ours) if is_of_type else None
+            if values is None:
+                return ArgumentDifference(name, "form", text)
+            return replace(values, kind="broadcast", text=f"{text}, {values.text}", is_exact=False)
+        if not is_of_type:
+            text = f"{dtype_name(ours.dtype)} in place of {dtype_name(theirs.dtype)}"
+            return ArgumentDifference(name, "form", text)
+        return self._of_values(name, reference, port, theirs, ours)
+
+    def _of_common_shape(
+        self, name: str, reference: Argument, port: Argument, theirs: torch.Tensor, ours: torch.Tensor
+    ) -> ArgumentDifference | None:
+        """The difference of two tensors that broadcast to one shape, in it; None if there is none."""
+        shape = _common_shape(theirs, ours)
+        if shape is None:
+            return None
+        return self._of_values(name, reference, port, theirs.expand(shape), ours.expand(shape))
+
+    def _of_values(
+        self, name: str, reference: Argument, port: Argument, theirs: torch.Tensor, ours: torch.Tensor
+    ) -> ArgumentDifference | None:
+        """The difference of two tensors of one shape and kind of type; None if there is none."""
         is_exact = not theirs.dtype.is_floating_point
         failed = self._failed(name, theirs, ours) if is_exact or self._with_floats else None
         if failed is None:
@@ -160,7 +179,9 @@ class ArgumentJudge:
         finite = np.isfinite(theirs) & np.isfinite(ours)
         oracle = self._oracle(name)
         is_exact = not reference.dtype.is_floating_point or bool((differs & ~finite).any())
-        if is_exact or oracle is None or oracle.shape != reference.shape:
+        if oracle is not None and oracle.shape != reference.shape:
+            oracle = oracle.expand(shape) if _common_shape(oracle, reference) == shape else None
+        if is_exact or oracle is None:
             return FailedTensor(theirs, ours, counted, EXACT, axes, port.dtype), differs
         counted &= finite
         taps = list(self._evidence.reference.tensors)[: self._received.finished]
@@ -209,6 +230,14 @@ class ArgumentJudge:
 def _other_shape(reference: torch.Tensor, port: torch.Tensor) -> str:
     shapes = tuple(port.shape), tuple(reference.shape)
     return "" if shapes[0] == shapes[1] else f"{SHAPE} {shapes[0]} in place of {shapes[1]}"
+
+
+def _common_shape(first: torch.Tensor, second: torch.Tensor) -> tuple[int, ...] | None:
+    """The shape to which both tensors broadcast; None without one."""
+    try:
+        return tuple(torch.broadcast_shapes(first.shape, second.shape))
+    except RuntimeError:
+        return None
 
 
 def _missing(name: str, present: Argument, side: str) -> ArgumentDifference | None:

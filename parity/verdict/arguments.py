@@ -168,7 +168,7 @@ def other_form(evidence: Evidence, results: Results, call: ModuleCall, fails_alo
     return ""
 
 
-_OF_SIGNATURES = ("form", "signature")
+_OF_SIGNATURES = ("form", "signature", "broadcast")
 """Kinds of differences that the signature of the port's module may make."""
 
 

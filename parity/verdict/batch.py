@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -46,6 +47,8 @@ from parity.verdict.rows import judge_rows, row_diagnosis
 
 JudgesBatch = Callable[[Case, PrecisionFolder, str, Collection[str]], dict[str, RunnerJudgement]]
 """The type of `judge_batch`."""
+_PLACE = re.compile(r"\(\S+:\d+ in \w+\)$")
+"""File, line and function in an error's text, see `parity.execution.errors.error_text`."""
 
 
 @dataclass(frozen=True)
@@ -341,11 +344,24 @@ def _source(diagnosis: Diagnosis, sources: Mapping[str, str]) -> str:
 
 
 def _blame(comparison: Comparison, record: RunnerRecord) -> Diagnosis:
-    """The diagnosis of a runner that raised: a module that fails alone, else the whole model."""
+    """The diagnosis of a runner that raised: a module that fails alone, else the whole model.
+
+    A module may raise another error alone, since it has other parameters than the reference's. It is not at
+    fault.
+    """
     tap = comparison.tap(comparison.diagnosis.tap)
+    problem = record.problems.get(str(TapName.parse(tap.tap).module_call), "") if tap is not None else ""
+    if problem and not _is_same(problem, record.reason):
+        return Diagnosis("check", "", f"every module that runs on its own passes, and {record.reason}")
     if tap is not None and tap.isolated is not None and not tap.isolated.passed:
         return comparison.diagnosis
     return Diagnosis("check", "", f"every module passes on its own, and {record.reason}")
+
+
+def _is_same(problem: str, reason: str) -> bool:
+    """Whether the error of a module alone is in a runner's reason: by its line of code, else by its words."""
+    place = _PLACE.search(problem)
+    return (place[0] if place else problem) in reason
 
 
 def _without_verdict(record: RunnerRecord, blocked: str, batch: str) -> RunnerJudgement:

@@ -20,6 +20,7 @@ from parity.case.pairing import RETURNS_INPUT
 from parity.verdict.appends import in_appends
 from parity.verdict.arguments import judge_arguments, other_form, same_arguments
 from parity.verdict.bound import bound_for
+from parity.verdict.broadcasts import with_broadcasts
 from parity.verdict.call_order import in_order
 from parity.verdict.calls import (
     extra,
@@ -233,6 +234,7 @@ def _compared(
         excluded=lambda tensor: row_mask(flips, tensor),
         tolerated=tolerated,
     )
+    calls = with_broadcasts(calls, taps)
     diagnosis = diagnose(taps, checks, leak, calls, evidence.entry, tolerated)
     if diagnosis.kind == "amplification":
         diagnosis = through_padding(evidence, results, taps, diagnosis)

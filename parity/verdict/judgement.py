@@ -135,7 +135,8 @@ class ArgumentDifference:
     Attributes:
         name: Path of the argument, its parameter first.
         kind: "value": other elements, or another constant; "absent": a tensor on one side only;
-            "signature": a tensor that the port's module has no parameter for; "form": another shape or type.
+            "signature": a tensor that the port's module has no parameter for; "form": another shape or type;
+            "broadcast": another shape with other elements, where both shapes broadcast to one.
         text: The difference in words.
         is_exact: Whether the elements are integers or booleans.
         explanation: Patterns that explain the tensor, in words.
@@ -143,7 +144,7 @@ class ArgumentDifference:
     """
 
     name: str
-    kind: Literal["value", "absent", "signature", "form"]
+    kind: Literal["value", "absent", "signature", "form", "broadcast"]
     text: str
     is_exact: bool = False
     explanation: tuple[str, ...] = ()

@@ -144,6 +144,28 @@ def test_another_shape_or_type_is_a_difference_of_form():
     assert told(difference(IDS.bool(), IDS)) == ("form", "int64 in place of bool")
 
 
+def test_another_shape_that_broadcasts_is_compared():
+    """Kind and text, with the elements of the common shape; neither side needs the larger one."""
+    mask = torch.arange(N)[:, None] >= torch.arange(N)
+    wide = mask.expand(B, N, N).clone()
+    assert told(difference(wide, mask[None])) == ("form", "shape (1, 6, 6) in place of (4, 6, 6)")
+    wide[0, 0, :3] = True
+    for theirs, ours in ((wide, mask[None]), (mask[None], wide)):
+        found = difference(theirs, ours)
+        assert (found.kind, found.is_exact, found.failed.wrong.sum()) == ("broadcast", False, 2)
+        assert found.text.startswith(f"shape {tuple(ours.shape)} in place of {tuple(theirs.shape)}, 2 of ")
+    rows, columns = IDS[:, :1], IDS[:1]
+    assert difference(rows, columns).kind == "broadcast"
+    assert difference(rows, columns.float()).kind == "form"
+    assert difference(X, X[:, :4]).kind == "form"
+    mean = X[:, :1].clone()
+    exact = mean.double() + 1e-7 * NOISE[:, :1]
+    near = (exact + 1e-7 * NOISE).float()
+    assert difference(mean, near, oracle=exact).kind == "form"
+    assert difference(mean, near + 0.01, oracle=exact).kind == "broadcast"
+    assert difference(mean, near + 0.01, oracle=exact, with_floats=False).kind == "form"
+
+
 def test_leading_axes_of_1_do_not_count_if_the_case_says_so():
     assert difference(X, X[None], squeeze=True) is None
     assert told(difference(IDS, IDS[None] + 1, squeeze=True)) == ("value", "16 of 16 elements")

@@ -162,6 +162,25 @@ def test_a_runner_that_raised_in_one_step_fails_and_names_a_wrong_module(folder)
     assert judged(folder, **{PORT: raised})[PORT].diagnosis.text == text
 
 
+@pytest.mark.parametrize(
+    ("problem", "reason", "kind"),
+    [
+        ("TypeError: takes x", "the run raises TypeError: no & (port.py:5 in forward)", "check"),
+        ("TypeError: no &", "the run raises TypeError: no &", "module"),
+        ("E: %7 fails (port.py:5 in forward)", "the run raises E: %9 fails (port.py:5 in forward)", "module"),
+        ("E: fails (port.py:5 in forward)", "the run raises E: fails (port.py:51 in forward)", "check"),
+    ],
+)
+def test_a_module_that_raises_another_error_alone_is_not_to_blame(folder, problem, reason, kind):
+    write(folder, PORT, isolated=Capture({}))
+    raised = RunnerRecord(status=Status.ERROR, reason=reason, problems={"block": problem})
+    diagnosis = judged(folder, **{PORT: raised})[PORT].diagnosis
+    assert diagnosis.kind == kind
+    if kind == "check":
+        text = f"every module that runs on its own passes, and {reason}"
+        assert diagnosis == Diagnosis("check", "", text, batch="typical")
+
+
 def test_a_module_that_raised_alone(folder):
     port = judged(folder, **{PORT: RunnerRecord(problems={"block": "ValueError: no"})})[PORT]
     assert port.diagnosis.text == "block (Block) does not run on its own: the module failed: ValueError: no"
