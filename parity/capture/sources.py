@@ -8,11 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from parity.base.code import is_library, shown
+from parity.capture.captures import METHODS
+from parity.capture.names import TapName
 from parity.case.pairing import overrides_call
+
+_APPENDING = ("extend", *METHODS)
+"""Methods that run in appends in place of `forward` and of the entry."""
 
 
 def sources(modules: Mapping[str, Any], entry: str) -> dict[str, str]:
     """File and line of the function that each module runs, by path; installed libraries are left out.
+
+    A module with another function in appends has that one as well, by the name of its tap there.
 
     Args:
         modules: The model's modules by path, the model under "".
@@ -21,7 +28,13 @@ def sources(modules: Mapping[str, Any], entry: str) -> dict[str, str]:
     places = {
         path: _place(_function(module, "forward" if path else entry)) for path, module in modules.items()
     }
-    return {path: place for path, place in places.items() if place}
+    appending = {
+        str(TapName(path).appending()): _place(getattr(type(module), name))
+        for path, module in modules.items()
+        for name in _APPENDING
+        if hasattr(type(module), name)
+    }
+    return {path: place for path, place in (places | appending).items() if place}
 
 
 def _function(module: Any, entry: str) -> Any:

@@ -13,7 +13,7 @@ import torch
 from parity.base.precision import PRECISIONS, Precision
 from parity.base.trees import map_tree
 from parity.capture.captures import Capture, ModuleCall, TensorKey
-from parity.capture.names import TapName
+from parity.capture.names import Phase, TapName
 from parity.capture.store import is_saved, open_capture, open_recorded
 from parity.case import Case
 from parity.case.contract import elements_at_boundary
@@ -337,10 +337,14 @@ def _source(diagnosis: Diagnosis, sources: Mapping[str, str]) -> str:
     """The place of the port's code that a diagnosis names: of the module, or of the nearest one around it."""
     if diagnosis.kind not in ("module", "amplification", "between"):
         return ""
-    path = diagnosis.code if diagnosis.code is not None else TapName.parse(diagnosis.tap).path
-    while path and path not in sources:
+    name = TapName.parse(diagnosis.argument or diagnosis.tap)
+    path = diagnosis.code if diagnosis.code is not None else name.path
+    while path:
+        for phase in (name.phase, Phase.FORWARD):
+            if place := sources.get(str(TapName(path, phase=phase))):
+                return place
         path = path.rpartition(".")[0]
-    return sources.get(path, "")
+    return sources.get(str(TapName("", phase=name.phase)), "")
 
 
 def _blame(comparison: Comparison, record: RunnerRecord) -> Diagnosis:

@@ -34,6 +34,31 @@ def test_each_module_has_the_line_of_its_forward_and_the_model_that_of_its_entry
     }
 
 
+class Appending(Block):
+    def cached_forward(self, x):
+        return self(x)
+
+    def extend(self, x):
+        return self(x)
+
+
+class Extending(Block):
+    def extend(self, x):
+        return self(x)
+
+
+def test_a_module_with_another_function_in_appends_has_both(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    modules = {"": Extending(), "block": Appending(), "other": Block()}
+    assert sources(modules, "score") == {
+        "": f"{__file__}:{_line(Block.score)}",
+        "block": f"{__file__}:{_line(Block.forward)}",
+        "other": f"{__file__}:{_line(Block.forward)}",
+        "append:": f"{__file__}:{_line(Extending.extend)}",
+        "append:block": f"{__file__}:{_line(Appending.cached_forward)}",
+    }
+
+
 class Overriding(Block):
     def __call__(self, x):
         return self.forward(x)

@@ -105,6 +105,26 @@ def test_the_place_of_a_diagnosis_is_the_nearest_one_around_it(kind):
     assert batch._source(Diagnosis(kind, "block.inner", code=""), sources) == "model.py:1"
 
 
+def test_the_place_in_an_append_is_that_of_its_function():
+    """A module without one runs `forward` there. The code around the modules does not run the entry."""
+    sources = {"": "model.py:1", "block": "block.py:2", "block.inner": "inner.py:3"}
+    steps = {"append:": "model.py:9", "append:block": "block.py:8"}
+
+    def place(tap, known, **changes):
+        return batch._source(Diagnosis("module", tap, **changes), known)
+
+    assert place("append:block", sources | steps) == "block.py:8"
+    assert place("append:block.inner", sources | steps) == "inner.py:3"
+    assert place("append:block.other", sources | steps) == "block.py:8"
+    assert place("block", sources | steps) == "block.py:2"
+    argument = {"argument": "append:block(mask)", "code": ""}
+    assert place("incremental.0", sources | steps, **argument) == "model.py:9"
+    assert place("incremental.0", sources, **argument) == ""
+    inside = {"argument": "append:block.inner(x)", "code": "block"}
+    assert place("incremental.0", sources | steps, **inside) == "block.py:8"
+    assert place("append:others.first", sources) == ""
+
+
 def test_other_diagnoses_have_no_place():
     assert batch._source(Diagnosis("check", "block"), {"block": "block.py:2"}) == ""
 
