@@ -28,6 +28,7 @@ MOST_PARTS = 6
 """Largest number of operands or results that are exchanged in pairs."""
 FOLDS = "views with the last two axes exchanged, as of heads folded in the other order"
 _COMPARISONS = {"lt": "le", "le": "lt", "gt": "ge", "ge": "gt"}
+_CONDITIONS = frozenset("lt le gt ge eq ne".split())
 _SIGNS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _OPERANDS = {
     "mm": ("self", "mat2"),
@@ -42,7 +43,7 @@ _TRANSPOSED = _OPERANDS | {"_trilinear": ("i2",)} | dict.fromkeys(("add", "sub",
 _LOOKUPS = {"embedding": ("weight", "indices"), "index_select": ("self", "index")}
 _SPLITS = frozenset({"split", "split_with_sizes", "unbind", "chunk"})
 _JOINS = frozenset({"cat", "stack"})
-_WITH_CONSTANT = frozenset("mul div add sub pow rsub clamp clamp_min clamp_max lt le gt ge eq ne".split())
+_WITH_CONSTANT = _CONDITIONS | frozenset("mul div add sub pow rsub clamp clamp_min clamp_max".split())
 _ALONG_AXES = frozenset(
     (
         "_softmax _log_softmax cumsum cumprod flip mean sum var amax amin linalg_vector_norm norm "
@@ -156,6 +157,13 @@ def _comparisons(operation: Operation) -> Iterator[Change]:
         other = _COMPARISONS[operation.name]
         text = f"with {_SIGNS[other]} in place of {_SIGNS[operation.name]}"
         yield Change(text, lambda o: getattr(torch, other)(*o.args))
+    if operation.name in _CONDITIONS:
+        # Before numbers: a condition that is left out fits one, such as -1 for the id 0 of padding.
+        result = operation.run()
+        for value, words in ((False, "nowhere"), (True, "everywhere")):
+            if bool((result != value).any()) and bool((result == value).any()):
+                text = f"with {operation.words} that holds {words}"
+                yield Change(text, lambda o, value=value: torch.full_like(o.run(), value))
 
 
 def _axes(operation: Operation) -> Iterator[Change]:

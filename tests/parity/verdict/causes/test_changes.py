@@ -146,6 +146,17 @@ def test_shifted_indices_stay_in_the_table():
         )
 
 
+@pytest.mark.parametrize("name", ["lt", "le", "gt", "ge", "eq", "ne"])
+def test_a_comparison_is_left_out(name):
+    compare = getattr(aten, name).Scalar
+    ids = torch.tensor([[0, 3, 1], [2, 1, 0]])
+    false = torch.zeros(2, 3, dtype=torch.bool)
+    expected = {f"with {name} that holds nowhere": false, f"with {name} that holds everywhere": ~false}
+    assert_tried(expected, compare, ids, 1, part="holds")
+    # One that decides nothing is not left out.
+    assert_tried({}, compare, ids, 7, part="holds")
+
+
 @pytest.mark.parametrize(
     ("function", "words", "changed"),
     [
@@ -157,7 +168,7 @@ def test_shifted_indices_stay_in_the_table():
 )
 def test_a_strict_comparison_or_not(function, words, changed):
     x, y = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([2.0, 2.0, 2.0])
-    assert_tried({f"with {words}": changed(x, y)}, function, x, y)
+    assert_tried({f"with {words}": changed(x, y)}, function, x, y, part=" in place of ")
 
 
 def test_another_axis():
