@@ -10,9 +10,9 @@ torch.compile, in the same precision. Where both fused forms take a model, the o
 choose is a side, too. Every side is timed as a CUDA graph of three calls on three inputs: a graph serves full
 and half-filled rows alike.
 
-The verdict rule judges every side on both kinds of rows, with float64 as the oracle and eager PyTorch as the
-reference. A failing side is not timed, and the exit code is 1. The floor is the larger of the least times by
-memory, products and special functions (`least_us`).
+The verdict rule judges every side on both kinds of rows, with float64 as the oracle and eager PyTorch as
+the reference, see `hstu_verdicts.py`. A failing side is not timed, and the exit code is 1. The floor is the
+larger of the least times by memory, products and special functions (`least_us`).
 
 Processes compile and capture the cells in parallel. When all are ready, one after another is timed, so that
 the GPU serves one at a time.
@@ -32,6 +32,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from benchmarks.gpu.hstu_verdicts import Inputs, Side, dense, judged  # noqa: E402
 from benchmarks.gpu.timing import (  # noqa: E402
     Spread,
     captured,
@@ -45,7 +46,6 @@ from configs import load_case  # noqa: E402
 from kernels.hstu_forward import HSTUForward, Settings  # noqa: E402
 from kernels.hstu_forward.choice import Choice  # noqa: E402
 from parity.base.precision import PRECISIONS  # noqa: E402
-from parity.verdict.rule import judge  # noqa: E402
 from reference.build import build_hstu  # noqa: E402
 
 CONFIGS = (
@@ -60,14 +60,8 @@ BATCHES = (1, 16, 128)
 FILLS = ("full", "half-filled")
 # Inputs in rotation, so that the cache does not hold those of the previous call.
 SETS = 3
-MODULES_OF_A_BLOCK = 6
-# Seconds. From a difference of 37,609 on, time buckets may depend on the logarithm's last bit. PyTorch's
-# logarithm on a GPU differs from the CPU's, which the kernels use.
-LATEST = 37_000
 # Results of the special-function unit by cycle and multiprocessor, and two of them by weight: e^x, 1 / x.
 SPECIAL_A_CYCLE, SPECIAL_A_WEIGHT = 16, 2
-
-Side = Callable[["Inputs"], torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -89,47 +83,6 @@ class Cell:
         return "fp16x3" if self.precision == "fp32" else "ieee"
 
 
-@dataclass
-class Inputs:
-    """A batch, padded and jagged.
-
-    Shapes: lengths (B,), ids and timestamps (B, N), flat ids (B N,), offsets (B + 1,)."""
-
-    lengths: torch.Tensor
-    ids: torch.Tensor
-    timestamps: torch.Tensor
-    flat: torch.Tensor
-    offsets: torch.Tensor
-
-    @classmethod
-    def drawn(cls, cell: Cell, num_items: int, width: int, fill: str, seed: int) -> Inputs:
-        generator = torch.Generator("cuda").manual_seed(seed)
-        shape = (cell.batch, width)
-        lengths = torch.full((cell.batch,), width, device="cuda")
-        if fill != FILLS[0]:
-            lengths = torch.randint(1, width + 1, (cell.batch,), generator=generator, device="cuda")
-            if cell.batch == 1:
-                lengths.fill_((width + 1) // 2)
-        ids = torch.randint(1, num_items, shape, generator=generator, device="cuda")
-        is_valid = torch.arange(width, device="cuda") < lengths[:, None]
-        ids = ids * is_valid
-        times = torch.randint(LATEST, shape, generator=generator, device="cuda").sort(1).values
-        flat = torch.zeros(cell.batch * width, dtype=torch.int64, device="cuda")
-        valid = ids[is_valid]
-        flat[: valid.numel()] = valid
-        offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
-        return cls(lengths, ids, times, flat, offsets)
-
-    def become(self, other: Inputs) -> None:
-        """Take another batch's values, in the memory that a graph reads."""
-        for name, value in vars(other).items():
-            getattr(self, name).copy_(value)
-
-    def valid(self, states: torch.Tensor) -> torch.Tensor:
-        """(B, N, D) -> the rows of the sequences, (L, D), on the CPU."""
-        return states[torch.arange(states.size(1), device="cuda") < self.lengths[:, None]].cpu()
-
-
 def built(cell: Cell) -> tuple[object, torch.nn.Module]:
     """The configuration and the dense reference on the GPU; every block matters."""
     config = cell.model
@@ -149,11 +102,6 @@ def settings_of(config: object, model: torch.nn.Module) -> Settings:
     return Settings(
         config.num_heads, config.attention_dim, config.linear_dim, model.sequence_width, config.bucket_divisor
     )
-
-
-def dense(model: torch.nn.Module) -> Side:
-    """The dense model as a function of inputs."""
-    return lambda x: model(x.lengths, x.ids, model.get_item_embeddings(x.ids), {"timestamps": x.timestamps})
 
 
 @dataclass(frozen=True)
@@ -199,7 +147,7 @@ def sides_of(cell: Cell, config: object, model: torch.nn.Module) -> dict[str, Si
 
 @dataclass
 class Prepared:
-    """A cell's graphs, their inputs, and the verdict of each side by fill.
+    """A cell's graphs, their inputs, and the verdict of each side by fill, as of `judged`.
 
     The graphs read the parameters that the sides hold."""
 
@@ -208,7 +156,7 @@ class Prepared:
     graphs: dict[str, Callable[[], object]]
     inputs: list[Inputs]
     fills: dict[str, list[Inputs]]
-    verdicts: dict[str, dict[str, str]]
+    verdicts: dict[str, dict[str, tuple[str, int]]]
     least_us: dict[str, float]
 
 
@@ -217,45 +165,27 @@ def prepared(cell: Cell, ceilings: dict[str, float], sides_of: Callable = sides_
     config, model = built(cell)
     width = model.sequence_width
     fills = {
-        fill: [Inputs.drawn(cell, config.num_items, width, fill, seed) for seed in range(SETS)]
+        fill: [
+            Inputs.drawn(cell.batch, config.num_items, width, fill == FILLS[0], seed) for seed in range(SETS)
+        ]
         for fill in FILLS
     }
     sides = sides_of(cell, config, model)
     wide = build_hstu(config).double().to("cuda")
     wide.load_state_dict(model.state_dict())
-    verdicts = {fill: judged(cell, config, model, wide, sides, fills[fill][0]) for fill in FILLS}
+    precision = PRECISIONS[cell.precision]
+    verdicts = {fill: judged(precision, config, model, wide, sides, fills[fill][0]) for fill in FILLS}
     del wide
     inputs = [Inputs(*(tensor.clone() for tensor in vars(x).values())) for x in fills[FILLS[0]]]
     graphs = {}
     for name, side in sides.items():
-        if all(verdicts[fill][name] == "PASS" for fill in FILLS):
+        if all(verdicts[fill][name][0] == "PASS" for fill in FILLS):
             graphs[name] = captured([lambda side=side, x=x: side(x) for x in inputs])
     least = {
         fill: max(least_us(cell, config, batches[0].lengths, ceilings).values())
         for fill, batches in fills.items()
     }
     return Prepared(cell, sides, graphs, inputs, fills, verdicts, least)
-
-
-def judged(
-    cell: Cell,
-    config: object,
-    model: torch.nn.Module,
-    wide: torch.nn.Module,
-    sides: dict[str, Side],
-    x: Inputs,
-) -> dict[str, str]:
-    """PASS, or the reason, by side."""
-    oracle, reference = x.valid(dense(wide)(x)), x.valid(dense(model)(x))
-    longest_sum = max(model.sequence_width, config.item_embedding_dim)
-    modules = MODULES_OF_A_BLOCK * config.num_blocks + 2
-    result = {}
-    for name, side in sides.items():
-        states = side(x)
-        states = x.valid(states) if states.dim() == 3 else states[: oracle.size(0)].cpu()
-        verdict = judge(oracle, reference, states, PRECISIONS[cell.precision], longest_sum, modules=modules)
-        result[name] = "PASS" if verdict.passed else verdict.reason
-    return result
 
 
 def least_us(
@@ -288,8 +218,9 @@ def timed(prepared: Prepared, rounds: int) -> list[dict]:
             own.become(batch)
         torch.cuda.synchronize()
         spreads = measure({name: [graph] for name, graph in prepared.graphs.items()}, rounds)
-        for name, verdict in prepared.verdicts[fill].items():
+        for name, (verdict, samples) in prepared.verdicts[fill].items():
             row = asdict(prepared.cell) | {"fill": fill, "side": name, "verdict": verdict}
+            row["rounding_samples"] = samples
             row["least_us"] = prepared.least_us[fill]
             if isinstance(side := prepared.sides[name], Fused):
                 row["form"] = asdict(side.choice(prepared.cell.batch))
