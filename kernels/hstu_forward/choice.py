@@ -13,13 +13,11 @@ from kernels.hstu_forward.parameters import Parameters
 
 # Rows with few steps of columns: warps of the CUDA C++ kernel share heads rather than columns.
 _SHORT = 64
-# Rows and embeddings beyond which Triton's form of a wide model takes many steps: those of an attention, and
-# in float32 those of a product.
-_LONG, _DEEP = 256, 256
-# Thread blocks of a wide model's kernel that are too few even for these.
-_FEWEST = 16
-# Blocks of a wide model over which one kernel saves no more than its longer start takes.
-_SHALLOW = 6
+# Rows beyond which the attention of Triton's form of a wide model takes many steps.
+_LONG = 256
+# Positions times blocks of a wide model, for each thread block that shares a row, over which one kernel saves
+# no more than its longer start takes.
+_FEWEST = 300
 
 
 @dataclass(frozen=True)
@@ -78,9 +76,10 @@ def of_shape(parameters: Parameters, sequences: int, max_seq_len: int, multiproc
 def _of_wide_shape(parameters: Parameters, sequences: int, max_seq_len: int, multiprocessors: int) -> Choice:
     """`of_shape` for a wide model, whose groups of 16 rows have a cluster of thread blocks each.
 
-    The CUDA C++ kernel is faster while all clusters run at once. Where they fill at most half of the
-    multiprocessors, Triton's programs share columns in float32, and few blocks of the model do not make up
-    for the longer start; neither holds where Triton's programs take many steps.
+    The CUDA C++ kernel is faster while all clusters run at once and fill more than half of the
+    multiprocessors. Fewer rows have many of Triton's programs each, which share columns. There the kernel is
+    faster for long rows, and in half types where positions and blocks make up for the longer start and for
+    what the thread blocks of a cluster exchange.
     """
     shares, is_float32 = shares_of(parameters.shape), parameters.item_weights.dtype == torch.float32
     blocks = sequences * -(-max_seq_len // hopper_launch.ROWS) * shares
@@ -94,12 +93,9 @@ def _of_wide_shape(parameters: Parameters, sequences: int, max_seq_len: int, mul
         return Choice("hopper", f"few rows: {numbers}")
     if max_seq_len > _LONG:
         return Choice("hopper", f"long rows: {max_seq_len} positions, {numbers}")
-    if is_float32 and parameters.shape.embedding_dim > _DEEP and blocks > _FEWEST:
-        return Choice("hopper", f"deep products in float32: {numbers}")
     if is_float32:
         return Choice("triton", f"fewest rows in float32: {numbers}")
-    if parameters.shape.num_blocks <= _SHALLOW:
-        return Choice(
-            "triton", f"fewest rows and {parameters.shape.num_blocks} blocks of the model: {numbers}"
-        )
-    return Choice("hopper", f"fewest rows: {numbers}")
+    steps = f"{max_seq_len} positions in {parameters.shape.num_blocks} blocks"
+    if max_seq_len * parameters.shape.num_blocks > _FEWEST * shares:
+        return Choice("hopper", f"fewest rows, {steps}: {numbers}")
+    return Choice("triton", f"fewest rows, {steps}: {numbers}")

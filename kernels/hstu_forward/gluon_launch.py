@@ -8,7 +8,7 @@ import triton
 from kernels.hstu_forward.gluon_kernels import output_kernel, project_kernel
 from kernels.hstu_forward.launch_arguments import dependence
 from kernels.hstu_forward.parameters import Parameters
-from kernels.hstu_forward.tiles import Batch, Tile
+from kernels.hstu_forward.schedules import Batch, Tile
 from kernels.hstu_forward.weights import BlockWeights
 
 

@@ -16,7 +16,7 @@ import torch
 from kernels.cuda_build import HOPPER_FLAGS, launch, launcher, multiprocessors, not_hopper
 from kernels.hstu_forward.hopper_weights import BUCKETS, MOST_SHARES, WIDTH, Weights, columns_of, head_size_of
 from kernels.hstu_forward.parameters import DOT_PRECISIONS, Parameters
-from kernels.hstu_forward.tiles import Batch
+from kernels.hstu_forward.schedules import Batch
 
 SOURCE = Path(__file__).parent / "hopper" / "forward.cu"
 WIDE_SOURCE = SOURCE.with_name("wide.cu")

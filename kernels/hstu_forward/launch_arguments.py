@@ -6,7 +6,7 @@ import torch
 import triton
 
 from kernels.hstu_forward.parameters import Parameters
-from kernels.hstu_forward.tiles import AttentionTile, Batch
+from kernels.hstu_forward.schedules import AttentionTile, Batch
 from kernels.hstu_forward.weights import BlockWeights
 
 

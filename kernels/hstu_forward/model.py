@@ -16,7 +16,7 @@ from kernels.hstu_forward import choice, hopper_launch
 from kernels.hstu_forward.choice import Choice
 from kernels.hstu_forward.hopper_weights import Weights, num_buckets_of, weights_of
 from kernels.hstu_forward.parameters import DOT_PRECISIONS, Parameters, Settings
-from kernels.hstu_forward.tiles import Batch, Cached, Schedule
+from kernels.hstu_forward.schedules import Batch, Cached, Schedule
 from kernels.hstu_forward.weights import POSITION_PAD, block_weights, model_shape
 
 BACKENDS = ("auto", "triton", "hopper")

@@ -5,12 +5,12 @@ benchmarks/results/hstu_forward.md and hstu_kernels.md have the measured alterna
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
 from kernels.hstu_forward.parameters import Parameters
-from kernels.hstu_forward.weights import POSITION_PAD
+from kernels.hstu_forward.schedules import AttentionTile, Batch, EmbedTile, Schedule, Tile, Wide
 
 # Rows up to this length have few blocks of columns: all their biases fit the registers.
 _UNROLLED_ROWS = 256
@@ -26,132 +26,6 @@ _KEPT_ROWS = 64
 _SHARED, _SCRATCH = 227 << 10, 4096
 # The longest factor that a program of few rows multiplies at once.
 _WHOLE_DEPTH = 256
-
-
-@dataclass(frozen=True)
-class Cached:
-    """The cache of a forward that appends rows.
-
-    Attributes:
-        qvk: for each block, (B, capacity, parts, factors): queries, values and keys of all positions.
-        firsts: (B,) int, the first new position of each sequence.
-        slots: (L,) int64, the row of each new position in a block's `qvk`.
-        longest_new: most new positions of a sequence, or more.
-    """
-
-    qvk: tuple[torch.Tensor, ...]
-    firsts: torch.Tensor
-    slots: torch.Tensor
-    longest_new: int
-
-    @property
-    def capacity(self) -> int:
-        return self.qvk[0].size(1)
-
-
-@dataclass(frozen=True)
-class Batch:
-    """The inputs of a forward, and its times in the form of `embed_kernel`.
-
-    ids and offsets are those of the rows to compute: with a cache, of the new ones."""
-
-    ids: torch.Tensor
-    offsets: torch.Tensor
-    timestamps: torch.Tensor
-    max_seq_len: int
-    times: torch.Tensor
-    cached: Cached | None = None
-
-    def row_blocks(self, block_m: int) -> int:
-        """Blocks of so many rows in the sequence with the most rows to compute."""
-        longest = self.max_seq_len if self.cached is None else self.cached.longest_new
-        return -(-longest // block_m)
-
-    @property
-    def rows(self) -> int:
-        return self.ids.numel()
-
-    @property
-    def sequences(self) -> int:
-        return self.offsets.numel() - 1
-
-
-@dataclass(frozen=True)
-class Tile:
-    """Block sizes and compiler options of a product.
-
-    Attributes:
-        programs: of `gluon_kernels`, which keep their weights and take the blocks of rows in turn; 0 for
-            Triton's, one for each block. The former have the whole depth and no stages.
-    """
-
-    block_m: int
-    block_n: int
-    block_k: int
-    num_warps: int
-    num_stages: int
-    programs: int = 0
-
-
-@dataclass(frozen=True)
-class AttentionTile:
-    """Block sizes and compiler options of an attention.
-
-    Attributes:
-        block_m, block_n: rows and columns. block_c: columns of the next projection at a time.
-        is_unrolled: whether the biases of all columns are computed first.
-        heads: heads of a program in an attention alone.
-        is_chained: whether the three products of a float32 share one sum.
-        is_ahead: whether a loop computes biases before the previous block's products.
-        splits: programs that share the columns of an attention alone, whose biases are computed first.
-    """
-
-    block_m: int
-    block_n: int
-    num_warps: int
-    num_stages: int
-    block_c: int = 64
-    is_unrolled: bool = False
-    heads: int = 1
-    is_chained: bool = False
-    is_ahead: bool = False
-    max_registers: int | None = None
-    splits: int = 1
-
-    def __post_init__(self) -> None:
-        if self.splits > 1 and not self.is_unrolled:
-            raise ValueError(f"splits={self.splits}: needs is_unrolled")
-        if self.is_ahead and 2 * self.block_n > POSITION_PAD:
-            raise ValueError(f"is_ahead: block_n={self.block_n} must be at most {POSITION_PAD // 2}")
-
-
-@dataclass(frozen=True)
-class EmbedTile:
-    """Rows of a program, and programs that share the columns of a row's projection."""
-
-    block_m: int
-    groups: int = 1
-
-
-@dataclass(frozen=True)
-class Wide:
-    """A block in three kernels.
-
-    The output's columns lie in one program if its block_n is all of D, which then computes the next norm.
-    Otherwise every program of the projection computes it.
-    """
-
-    project: Tile
-    attention: AttentionTile
-    output: Tile
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """Tiles of a forward: of a block in one kernel, or in three."""
-
-    embed: EmbedTile
-    block: AttentionTile | Wide
 
 
 def schedule(parameters: Parameters, batch: Batch, multiprocessors: int) -> Schedule:
@@ -305,8 +179,8 @@ def _divisor(number: int) -> int:
 def _few_rows(depth: int, share: float, block_m: int, columns: int, parameters: Parameters) -> Tile:
     """The tile of a product of few rows: the whole depth at once, so that no load waits for another one.
 
-    A long depth leaves room for few columns. Where those are 16, and one such program a multiprocessor is not
-    enough, the depth is cut, and the block is the largest of which each multiprocessor has one.
+    A long depth leaves room for few columns. Where whole columns are many programs, the depth is cut, and the
+    block is the largest of which each multiprocessor has one.
 
     Args:
         share: elements of the product for each multiprocessor.
@@ -317,13 +191,36 @@ def _few_rows(depth: int, share: float, block_m: int, columns: int, parameters: 
         return Tile(16, min(32, widest), min(32, step), 4, 2)
     if depth == step <= _WHOLE_DEPTH:
         return Tile(block_m, widest, depth, 8, 1)
-    fitting = min(64, widest, _HELD_WEIGHTS // parameters.products.projections // depth)
-    if depth == step and fitting >= 16 and (fitting > 16 or share <= 16 * 16):
-        return Tile(16, fitting, depth, 4, 2)
-    for rows, most, inner in ((64, 128, 64), (64, 64, 64), (32, 64, 128)):
+    if depth == step and (whole := _whole_columns(depth, share, block_m, min(64, widest), parameters)):
+        return whole
+    if _is_single(parameters):
+        # Blocks of 64 x 64 are slower than the more programs of 32 x 64.
+        blocks = ((64, 128, 64), (32, 64, 128)) if widest >= 128 else ((32, 64, 128),)
+    else:
+        blocks = ((64, 128, 64), (64, 64, 64), (32, 64, 128))
+    for rows, most, inner in blocks:
         if share >= rows * min(most, widest):
-            return Tile(rows, min(most, widest), min(inner, step), 4, 2)
+            stages = 3 if _is_single(parameters) else 2
+            return Tile(rows, min(most, widest), min(inner, step), 4, stages)
     return Tile(16, min(64, widest), min(128, step), 4, 3)
+
+
+def _whole_columns(depth: int, share: float, block_m: int, most: int, parameters: Parameters) -> Tile | None:
+    """The tile of few rows of a deep product, of whole columns, or None where they fit badly.
+
+    A multiprocessor holds two such programs or more, so that one loads while another multiplies. In half
+    types a second round of programs costs less than a cut, for two parts, three products, it costs more.
+    """
+    parts = parameters.products.projections
+    columns = min(most, 2 * _HELD_WEIGHTS // parts // depth)
+    if columns < 16:
+        return None
+    rows = 16 if share <= 16 * columns else block_m
+    held = _SHARED // (2 * parts * depth * (rows + columns) + _SCRATCH)
+    rounds = 2 if _is_single(parameters) else 1
+    if held < 2 or share > rounds * held * rows * columns:
+        return None
+    return Tile(rows, columns, depth, 8, 1)
 
 
 def output_tile(batch: Batch, parameters: Parameters, multiprocessors: int) -> Tile:

@@ -15,7 +15,7 @@ from kernels.hstu_forward.launch_arguments import (
     unrolled,
 )
 from kernels.hstu_forward.parameters import Parameters
-from kernels.hstu_forward.tiles import AttentionTile, Batch, EmbedTile, Schedule
+from kernels.hstu_forward.schedules import AttentionTile, Batch, EmbedTile, Schedule, Wide
 from kernels.hstu_forward.triton_kernel_block import block_kernel
 from kernels.hstu_forward.triton_kernels import embed_kernel
 from kernels.hstu_forward.triton_launch_wide import wide_blocks, wide_input
@@ -30,7 +30,7 @@ def states_of(parameters: Parameters, batch: Batch, schedule: Schedule | None = 
         return out
     schedule = schedule or tiles.schedule(parameters, batch, _multiprocessors(parameters))
     x = parameters.item_weights.new_empty((batch.rows, shape.dp))
-    if isinstance(schedule.block, tiles.Wide):
+    if isinstance(schedule.block, Wide):
         projected = _projections(parameters, batch, 1)
         normalized = wide_input(parameters, schedule.block, x)
         has_rows = normalized is not x

@@ -16,7 +16,7 @@ from kernels.hstu_forward.launch_arguments import (
     unrolled,
 )
 from kernels.hstu_forward.parameters import Parameters
-from kernels.hstu_forward.tiles import AttentionTile, Batch, Tile, Wide
+from kernels.hstu_forward.schedules import AttentionTile, Batch, Tile, Wide
 from kernels.hstu_forward.triton_kernel_wide import (
     attention_kernel,
     output_kernel,

@@ -8,7 +8,7 @@ import torch
 
 from configs import load_case
 from kernels.hstu_forward import GraphedHSTUForward, HSTUForward, Settings
-from kernels.hstu_forward.tiles import AttentionTile, EmbedTile, Schedule, Tile, Wide
+from kernels.hstu_forward.schedules import AttentionTile, EmbedTile, Schedule, Tile, Wide
 from parity.base.precision import PRECISIONS
 from parity.verdict.rule import Verdict, judge
 from reference.build import build_hstu

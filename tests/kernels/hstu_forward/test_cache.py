@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kernels.hstu_forward import Cache, HSTUForward
-from kernels.hstu_forward.tiles import EmbedTile, Schedule
+from kernels.hstu_forward.schedules import EmbedTile, Schedule
 from tests.kernels.hstu_forward.forward_cases import (
     LENGTHS,
     TILES,

@@ -7,6 +7,7 @@ import torch
 
 from kernels.hstu_forward import GraphedHSTUForward, HSTUForward, choice, tiles
 from kernels.hstu_forward.hopper_launch import LONGEST
+from kernels.hstu_forward.schedules import Batch
 from tests.kernels.hstu_forward.forward_cases import LENGTHS, batch, rows, settings_of, sized, small_model
 from tests.kernels.hstu_forward.test_hopper import parameters_of
 from tests.kernels.marks import DEVICE, needs_hopper, needs_triton
@@ -49,13 +50,13 @@ def test_one_block_of_one_head_and_rows_without_room_take_triton():
 def test_a_wide_model_s_clusters_run_at_once_and_its_blocks_pay_for_the_start():
     wide = sized(256, 4, 64, 64)
     # 211 rows are 14 groups of four thread blocks.
-    deep = [chosen(n, 211, num_blocks=7, **wide) for n in (1, 2, 3)]
+    deep = [chosen(n, 211, num_blocks=6, **wide) for n in (1, 2, 3)]
     assert deep == ["hopper", "hopper", "triton"]
-    shallow = [chosen(n, 211, num_blocks=6, **wide) for n in (1, 2, 3)]
+    shallow = [chosen(n, 211, num_blocks=5, **wide) for n in (1, 2, 3)]
     assert shallow == ["triton", "hopper", "triton"]
-    single = [chosen(n, 211, dtype=torch.float32, num_blocks=7, **wide) for n in (1, 2, 3)]
+    single = [chosen(n, 211, dtype=torch.float32, num_blocks=16, **wide) for n in (1, 2, 3)]
     assert single == shallow
-    assert [chosen(2, 211, count, num_blocks=6, **wide) for count in (127, 128)] == ["triton", "hopper"]
+    assert [chosen(2, 211, count, num_blocks=5, **wide) for count in (127, 128)] == ["triton", "hopper"]
     # Eight thread blocks share 16 rows.
     assert [chosen(n, 211, num_blocks=6, **sized(512, 8, 64, 64)) for n in (1, 2)] == ["hopper", "triton"]
     assert chosen(1, LONGEST + 1, num_blocks=7, **wide) == "triton"
@@ -64,15 +65,21 @@ def test_a_wide_model_s_clusters_run_at_once_and_its_blocks_pay_for_the_start():
     assert [chosen(n, 16, num_blocks=6, **pairs) for n in (66, 67)] == ["hopper", "triton"]
 
 
-def test_long_rows_and_deep_products_take_the_cuda_kernel_of_a_wide_model():
+def test_positions_times_blocks_pay_for_the_start_the_later_the_wider_a_cluster():
+    # 60 rows are 4 groups.
+    for shares, sizes in ((2, sized(128, 2, 64, 64)), (4, sized(256, 4, 64, 64))):
+        found = [chosen(1, 60, num_blocks=n, **sizes) for n in (5 * shares, 5 * shares + 1)]
+        assert found == ["triton", "hopper"]
+    assert chosen(1, 60, dtype=torch.float32, num_blocks=64, **sized(128, 2, 64, 64)) == "triton"
+    # A deep product in float32 is no reason: Triton's programs take few steps there.
+    assert chosen(9, 16, dtype=torch.float32, num_blocks=2, **sized(300, 1, 40, 40)) == "triton"
+
+
+def test_long_rows_take_the_cuda_kernel_of_a_wide_model():
     # 256 rows are 32 thread blocks of two for 16 rows, fewer than half of the multiprocessors.
     pairs = sized(128, 2, 64, 64)
     for dtype in (torch.bfloat16, torch.float32):
         assert [chosen(1, n, dtype=dtype, num_blocks=2, **pairs) for n in (256, 257)] == ["triton", "hopper"]
-    deep = [chosen(n, 16, dtype=torch.float32, num_blocks=2, **sized(300, 1, 40, 40)) for n in (8, 9)]
-    assert deep == ["triton", "hopper"]
-    assert chosen(9, 16, dtype=torch.float32, num_blocks=2, **sized(256, 1, 40, 40)) == "triton"
-    assert chosen(9, 16, num_blocks=2, **sized(300, 1, 40, 40)) == "triton"
 
 
 def test_a_model_that_the_kernel_does_not_take_has_triton_s_form_with_the_reason(monkeypatch):
@@ -144,7 +151,7 @@ def kept(sequences: int, dtype=torch.bfloat16, **changes) -> tuple[int, int]:
     parameters = parameters_of(dtype, "fp16x3" if dtype == torch.float32 else "ieee", **changes)
     ids, times = torch.zeros(sequences * 211, dtype=torch.int64), torch.zeros(sequences, 211)
     offsets = torch.arange(sequences + 1) * 211
-    wide = tiles.schedule(parameters, tiles.Batch(ids, offsets, times, 211, times), 132).block
+    wide = tiles.schedule(parameters, Batch(ids, offsets, times, 211, times), 132).block
     return wide.project.programs, wide.output.programs
 
 
@@ -169,17 +176,28 @@ def deep(positions: int, dtype=torch.float32, dim: int = 512) -> list[tuple[int,
     parameters = parameters_of(dtype, dot_precision, **sized(dim, 8, 64, 64))
     ids, times = torch.zeros(positions, dtype=torch.int64), torch.zeros(1, positions)
     offsets = torch.tensor((0, positions))
-    wide = tiles.schedule(parameters, tiles.Batch(ids, offsets, times, positions, times), 132).block
+    wide = tiles.schedule(parameters, Batch(ids, offsets, times, positions, times), 132).block
     return [(tile.block_m, tile.block_n, tile.block_k) for tile in (wide.project, wide.output)]
 
 
-def test_a_deep_product_is_cut_where_whole_columns_are_more_than_the_multiprocessors():
-    # 2048 columns and 512; a depth of 512 in two parts leaves room for 16.
-    whole, few, some, many, most = (16, 16, 512), (16, 64, 128), (32, 64, 128), (64, 64, 64), (64, 128, 64)
-    assert [deep(n) for n in (16, 17, 66, 67)] == [[whole, whole], [few, whole], [few, whole], [few, few]]
+# 2048 columns of a projection, and 512 of an output: `positions` are 132 times as many elements a program.
+WHOLE, FEW, SOME, MANY, MOST = (16, 32, 512), (16, 64, 128), (32, 64, 128), (64, 64, 64), (64, 128, 64)
+
+
+def test_a_deep_product_of_float32_is_cut_where_a_multiprocessor_does_not_hold_its_whole_columns():
+    # A multiprocessor holds two programs of 16 rows and 32 columns.
+    assert [deep(n) for n in (16, 66, 67)] == [[WHOLE, WHOLE], [WHOLE, WHOLE], [FEW, WHOLE]]
     # The largest block of which each multiprocessor has one.
-    assert [deep(n) for n in (131, 132)] == [[few, few], [some, few]]
-    assert [deep(n) for n in (263, 264, 527, 528)] == [[some, few], [many, few], [many, few], [most, some]]
-    # Half types have room for 32 columns of a depth of 512, and for 16 of 1024.
-    assert deep(132, torch.bfloat16) == [(16, 32, 512), (16, 32, 512)]
-    assert deep(132, torch.bfloat16, dim=1024) == [some, (16, 32, 512)]
+    assert [deep(n) for n in (131, 132)] == [[FEW, WHOLE], [SOME, WHOLE]]
+    assert [deep(n) for n in (263, 264, 265)] == [[SOME, WHOLE], [MANY, WHOLE], [MANY, FEW]]
+    assert [deep(n) for n in (527, 528)] == [[MANY, FEW], [MOST, SOME]]
+
+
+def test_a_deep_product_of_half_types_is_cut_after_two_rounds_of_its_whole_columns():
+    half, short, tall = torch.bfloat16, (16, 64, 512), (32, 64, 512)
+    # More rows where each multiprocessor has a program of 16; two programs of either fit one.
+    assert [deep(n, half) for n in (16, 66, 67)] == [[short, short], [short, short], [tall, short]]
+    assert [deep(n, half) for n in (528, 529)] == [[tall, short], [MOST, short]]
+    assert [deep(n, half)[1] for n in (1056, 1057)] == [short, SOME]
+    # Of a depth of 1024, a multiprocessor does not hold two programs of 32 rows.
+    assert [deep(n, half, dim=1024)[0] for n in (33, 34)] == [(16, 32, 1024), FEW]

@@ -9,7 +9,7 @@ import torch
 
 from kernels.hstu_attention.buckets import bucket_table, time_bucket
 from kernels.hstu_forward import tiles, triton_launch, weights
-from kernels.hstu_forward.tiles import AttentionTile
+from kernels.hstu_forward.schedules import AttentionTile
 from tests.kernels.hstu_forward.forward_cases import (
     BOUNDARIES,
     LENGTHS,
@@ -120,15 +120,22 @@ def test_other_shapes_are_the_model_too(changes, dot_precision):
     assert actual.passed, actual.reason
 
 
+# Multiprocessors for products of a depth of 512. In float32: blocks of 32 x 64, 64 x 64 and 64 x 128 of the
+# projection, 16 x 64 and 32 x 64 of the output, and whole columns. In half types: whole columns of 32 and 16
+# rows, blocks of 64 x 128, and of 32 x 64 of the output.
+CUTS = (("fp16", 64), *(("fp32", n) for n in (30, 16, 600)), *(("fp16", n) for n in (16, 10, 600)))
+
+
 @needs_triton
-@pytest.mark.parametrize("multiprocessors", first_in_test((64, 30, 16, 600)))
-def test_every_cut_of_a_deep_product_is_the_model(multiprocessors, monkeypatch):
-    # Depths of 512 in blocks of 32 x 64 and 16 x 64, of 64 x 64, of 64 x 128 and 32 x 64, and whole.
+@pytest.mark.parametrize("cut", [("fp32", 64), *first_in_test(CUTS)])
+def test_every_cut_of_a_deep_product_is_the_model(cut, monkeypatch):
+    precision, multiprocessors = cut
     monkeypatch.setattr(triton_launch, "_multiprocessors", lambda parameters: multiprocessors)
     config, model = small_model(**sized(300, 8, 32, 64))
     settings = settings_of(config, model)
+    dot = "fp16x3" if precision == "fp32" else "ieee"
     actual = verdict(
-        config, model, "fp32", LENGTHS, lambda state, *a: triton_forward(state, settings, "fp16x3")(*a)
+        config, model, precision, LENGTHS, lambda state, *a: triton_forward(state, settings, dot)(*a)
     )
     assert actual.passed, actual.reason
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kernels.hstu_forward import HSTUForward, tiles
-from kernels.hstu_forward.tiles import AttentionTile, EmbedTile, Schedule, Tile, Wide
+from kernels.hstu_forward.schedules import AttentionTile, EmbedTile, Schedule, Tile, Wide
 from tests.kernels.hstu_forward.forward_cases import (
     assert_a_graph_serves_smaller_batches,
     batch,
