@@ -12,9 +12,9 @@ from kernels.hstu_attention.schedules import programs_in_fills
 
 # The widest heads that CUDA C++ takes. Triton's form is the faster one for narrower heads.
 _WIDE_HEAD = 128
-# Average rows of a sequence, twenty tiles, from which a tile's loop over columns is long enough for its start
-# and end; and programs in fills of a large GPU from which one block a multiprocessor has work to share.
-_LEAST_ROWS = 2560
+# Average rows of a sequence from which a tile's loop over columns is long enough for its start and end; and
+# programs in fills of a large GPU from which one block a multiprocessor has work to share.
+_LEAST_ROWS = 8192
 _LEAST_FILLS = 12.0
 
 

@@ -7,6 +7,7 @@ from dataclasses import fields
 
 import torch
 
+from kernels.hstu_attention.ahead import refusal
 from kernels.hstu_attention.layout import Call
 from kernels.hstu_attention.masks import ProductionMask
 from kernels.hstu_attention.schedules import HALF_TYPES, MOST_SPLITS, Schedule, takes_descriptor
@@ -20,6 +21,7 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "sigmoid": ("exact", "half"),
     "use_tma": (False, True),
     "one_loop": (False, True),
+    "ahead": (False, True),
 }
 _RANGES = {
     "num_stages": (1, 8),
@@ -50,6 +52,19 @@ def fault_of(schedule: Schedule) -> str:
         return f"packed={schedule.packed}: use 0 with use_tma or splits"
     if schedule.one_loop and (schedule.packed or schedule.splits > 1):
         return "one_loop=True: use False with packed or splits"
+    if schedule.ahead:
+        return _fault_ahead(schedule)
+    return ""
+
+
+def _fault_ahead(schedule: Schedule) -> str:
+    """The first field whose value the form of `ahead` lacks."""
+    needed = {"use_tma": True, "sigmoid": "half", "heads": 1, "splits": 1, "packed": 0, "one_loop": False}
+    for name, value in needed.items():
+        if getattr(schedule, name) != value:
+            return f"{name}={getattr(schedule, name)!r}: use {value!r} with ahead"
+    if schedule.num_warps not in (4, 8) or schedule.block_m != 16 * schedule.num_warps:
+        return f"block_m={schedule.block_m}: use 64 with 4 warps, or 128 with 8, and ahead"
     return ""
 
 
@@ -84,6 +99,8 @@ def misfit(schedule: Schedule, call: Call) -> str:
     reason = _misfit(schedule, q.dtype, q.device, q.size(1), isinstance(mask, ProductionMask))
     if reason:
         return reason
+    if schedule.ahead and (reason := refusal(call)):
+        return f"ahead=True: use False; {reason}"
     if schedule.one_loop and isinstance(mask, ProductionMask) and mask.contextual_seq_len:
         return "one_loop=True: use False with contextual rows"
     if schedule.packed * max_seq_len > schedule.block_m:

@@ -22,9 +22,9 @@ _GROUP = 64
 # write so much at once that the least group is the best one, or twice that without a window where programs
 # are not very many and all keys and values fit; fewer programs would wait for its last block.
 _HELD_BYTES = 48 << 20
-_LEAST_GROUP = 16
+LEAST_GROUP = 16
 _MOST_GROUP = {"small": 256, "narrow": 128, "wide": 64}
-_MOST_GROUP_OF_WINDOW = 32
+MOST_GROUP_OF_WINDOW = 32
 # Number of programs that fill a large GPU once.
 _MANY_PROGRAMS = 132
 # Sequences up to here are a few blocks. Their schedule is for programs that fill a large GPU fewer times than
@@ -37,8 +37,10 @@ _TINY = 32
 # at least as many as a dot takes.
 _LONGEST_PACKED = 64
 _LEAST_ROWS = 16
-# Average lengths from which programs have enough columns for large blocks.
+# Average lengths from which programs have enough columns for large blocks, and from which their loop is most
+# of a program's time.
 _MIDDLE = 1024
+_LONG = 4096
 # Shared memory beside queries, keys and values: barriers, and the weights on their way to the second product.
 _BARRIER_BYTES = 4096
 # Least columns of a program that shares them with others, and most programs that do.
@@ -48,8 +50,9 @@ MOST_SPLITS = 32
 _LEAST_ROWS_TO_SPLIT = 4096
 _FILLS_TO_SPLIT = 3.0
 # Programs, in fills of a large GPU, that are very few, few, as many as run at once with wide heads and large
-# blocks, many, and enough to hide a latency.
-_FILLS = (0.25, 1.0, 2.0, 12.0, 32.0)
+# blocks, as many as run at once with small blocks, many, and enough to hide a latency.
+_FILLS = (0.25, 1.0, 2.0, 4.0, 12.0, 32.0)
+LONG_LENGTHS = ("long", "longest")
 # Windows below this number of columns are a few blocks, most of them cut.
 _NARROW_WINDOW = 512
 
@@ -60,7 +63,8 @@ class Schedule:
 
     registers: most registers of a thread; 0 leaves the number to the compiler. packed: sequences of a program
     of the kernel of tiny sequences, together at most block_m rows; 0 is the other kernel. one_loop: one loop
-    over all blocks of columns, of the other kernel without contextual rows and without splits.
+    over all blocks of columns, of the other kernel without contextual rows and without splits. ahead: the
+    kernel of `ahead`, which starts the next block's product in front of this block's second one.
     """
 
     block_m: int
@@ -75,6 +79,7 @@ class Schedule:
     registers: int = 0
     packed: int = 0
     one_loop: bool = False
+    ahead: bool = False
 
 
 def padded_dim(dim: int) -> int:
@@ -141,7 +146,7 @@ class SizeClass(NamedTuple):
     """The sizes that `choose_schedule` distinguishes.
 
     fills: number of bounds in `_FILLS` that the programs of 64 rows reach. lengths: "short", "tiny",
-    "middle" or "long". group: (sequence, heads) pairs side by side.
+    "middle", "long" or "longest". group: (sequence, heads) pairs side by side.
     """
 
     fills: int
@@ -167,16 +172,16 @@ def size_class(q: torch.Tensor, v: torch.Tensor, max_seq_len: int, sequences: in
     widest = max(k_dim, v_dim)
     width = "wide" if widest > 64 else "narrow" if widest > 32 else "small"
     is_short = max_seq_len <= _SHORT and not (rows and filled >= _MOST_FILLS_OF_SHORT[width])
-    lengths = "short" if is_short else "middle" if average < _MIDDLE else "long"
-    if max_seq_len <= _TINY and not is_short:
-        lengths = "tiny"
+    lengths = "middle" if average < _MIDDLE else "long" if average < _LONG else "longest"
+    if is_short or max_seq_len <= _TINY:
+        lengths = "short" if is_short else "tiny"
     held = _HELD_BYTES / (average * (k_dim + v_dim) * q.element_size())
     group = 1 << max(0, round(math.log2(held)))
     fills = bisect.bisect_right(_FILLS, filled)
     most = _MOST_GROUP[width]
-    if width == "wide" and fills >= 4:
-        most = 2 * _LEAST_GROUP if fills == 4 and held >= 2 * _LEAST_GROUP else _LEAST_GROUP
-    return SizeClass(fills, lengths, min(max(group, _LEAST_GROUP), most))
+    if width == "wide" and fills >= 5:
+        most = 2 * LEAST_GROUP if fills == 5 and held >= 2 * LEAST_GROUP else LEAST_GROUP
+    return SizeClass(fills, lengths, min(max(group, LEAST_GROUP), most))
 
 
 def is_narrow(window: int) -> bool:
@@ -257,7 +262,7 @@ def _production(size: SizeClass, widest: int, has_few: bool, mask: ProductionMas
         return _of_window(size, widest, is_narrow(window))
     # Wide heads take large blocks while all programs run at once. Later they need their shared memory for
     # more programs. Small heads load faster without the copy engine.
-    is_large = size.fills <= 2 if widest > 64 else size.fills <= 4 and size.lengths == "long"
+    is_large = size.fills <= 2 if widest > 64 else size.fills <= 5 and size.lengths in LONG_LENGTHS
     return Schedule(
         64, 64 if is_large else 32, num_warps=4, num_stages=3, group=size.group, use_tma=widest > 32
     )
@@ -269,19 +274,19 @@ def _of_window(size: SizeClass, widest: int, is_few_blocks: bool) -> Schedule:
     large blocks, or more programs a multiprocessor, fill the time."""
     fills, group = size.fills, size.group
     if widest > 64:
-        if fills >= 4:
-            group = min(group, _LEAST_GROUP)
+        if fills >= 5:
+            group = min(group, LEAST_GROUP)
         if fills <= 2:
             return Schedule(64, 64, 4, num_stages=2, group=group, use_tma=True, one_loop=True)
         stages, registers = (2, 128) if is_few_blocks else (3, 0)
         return Schedule(64, 32, 4, stages, group=group, use_tma=True, registers=registers, one_loop=True)
-    if is_few_blocks and fills <= 3:
+    if is_few_blocks and fills <= 4:
         stages = 2 if widest > 32 else 3
         return Schedule(64, 64, 4, stages, group=group, use_tma=widest > 32, one_loop=True)
     if is_few_blocks and widest > 32:
         # As many programs of wide heads, these read and write much at once.
-        group = min(group, _MOST_GROUP_OF_WINDOW)
-    is_large = not is_few_blocks and size.lengths == "long" and fills <= (3 if widest > 32 else 4)
+        group = min(group, MOST_GROUP_OF_WINDOW)
+    is_large = not is_few_blocks and size.lengths in LONG_LENGTHS and fills <= (4 if widest > 32 else 5)
     return Schedule(64, 64 if is_large else 32, 4, num_stages=3, group=group, use_tma=widest > 32)
 
 

@@ -78,6 +78,23 @@ _MANY_WIDE = (
     _Cut(64, 32, 2, registers=128),
     _Cut(64, 32, 2, group=16, registers=128),
 )
+# The form of `ahead`: blocks of columns, and pairs that share the cache.
+_AHEAD_NARROW = (
+    _Cut(64, 64, 2),
+    _Cut(64, 64, 2, registers=128),
+    _Cut(64, 64, 2, group=16, registers=128),
+    _Cut(64, 64, 2, group=64, registers=128),
+    _Cut(64, 32, 3),
+    _Cut(64, 32, 3, group=16),
+)
+_AHEAD_WIDE = (
+    _Cut(64, 64, 2),
+    _Cut(64, 64, 2, group=16),
+    _Cut(64, 32, 2, registers=128),
+    _Cut(64, 32, 2, group=16, registers=128),
+    _Cut(64, 32, 2, group=32, registers=128),
+    _Cut(64, 32, 3),
+)
 # float32, the research mask, and heads beyond 128.
 _UNPIPELINED = (
     _Cut(16, 32, 1, use_tma=False),
@@ -212,24 +229,37 @@ def candidates(call: Call) -> list[Schedule]:
         return [derived]
     # What the rules derive for any kernel but that of tiny sequences.
     base = choose_schedule(q, v, max_seq_len, mask, sequences, may_pack=False)
-    others = [
-        replace(
-            base,
-            block_m=cut.block_m,
-            block_n=cut.block_n,
-            num_warps=4,
-            num_stages=cut.num_stages,
-            group=cut.group or base.group,
-            use_tma=cut.use_tma,
-            heads=cut.heads,
-            splits=cut.splits,
-            registers=cut.registers,
-            one_loop=base.one_loop and cut.splits == 1,
-        )
+    if derived.ahead:
+        is_wide = max(padded_dim(q.size(2)), padded_dim(v.size(2))) > 64
+        cuts = [_cut(derived, x) for x in (_AHEAD_WIDE if is_wide else _AHEAD_NARROW)]
+        return list(dict.fromkeys((derived, launch.with_descriptors(base, k, v), *cuts)))
+    others = (launch.with_descriptors(x, k, v) for x in _others(call, base))
+    return list(dict.fromkeys((derived, *others)))
+
+
+def _others(call: Call, base: Schedule) -> list[Schedule]:
+    q, max_seq_len = call.q, call.max_seq_len
+    return [
+        _cut(base, cut)
         for cut in _cuts_of(call)
         if cut.block_m <= padded_dim(max_seq_len) and q.size(1) % cut.heads == 0
     ]
-    return list(dict.fromkeys((derived, *(launch.with_descriptors(x, k, v) for x in others))))
+
+
+def _cut(base: Schedule, cut: _Cut) -> Schedule:
+    return replace(
+        base,
+        block_m=cut.block_m,
+        block_n=cut.block_n,
+        num_warps=4,
+        num_stages=cut.num_stages,
+        group=cut.group or base.group,
+        use_tma=cut.use_tma,
+        heads=cut.heads,
+        splits=cut.splits,
+        registers=cut.registers,
+        one_loop=base.one_loop and cut.splits == 1,
+    )
 
 
 def _cuts_of(call: Call) -> tuple[_Cut, ...]:

@@ -16,6 +16,15 @@ import triton
 from triton.runtime import driver
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from kernels.hstu_attention.ahead import (
+    AHEAD_TENSORS,
+    ahead_constants,
+    ahead_descriptors,
+    ahead_grid,
+    ahead_kernel,
+    ahead_numbers,
+    ahead_schedule,
+)
 from kernels.hstu_attention.buckets import bucket_table_on
 from kernels.hstu_attention.layout import Call, Layout, layout_of
 from kernels.hstu_attention.masks import ProductionMask, ResearchMask
@@ -57,9 +66,14 @@ def with_descriptors(schedule: Schedule, k: torch.Tensor, v: torch.Tensor) -> Sc
 
 
 def derived_schedule(call: Call, splits: int, may_pack: bool = True) -> Schedule:
-    """The schedule that the rules derive from a call, fitted to its GPU and tensors."""
+    """The schedule that the rules derive from a call, fitted to its GPU and tensors.
+
+    Without `may_pack`, as with a cache, kernels of one mask cannot run.
+    """
     q, k, v, offsets, max_seq_len, mask = call
     chosen = choose_schedule(q, v, max_seq_len, mask, offsets.numel() - 1, may_pack)
+    if may_pack and splits == 1 and not chosen.packed and (ahead := ahead_schedule(call)):
+        return ahead
     return replace(with_descriptors(chosen, k, v), splits=splits, one_loop=chosen.one_loop and splits == 1)
 
 
@@ -140,6 +154,8 @@ def launch_call(
         if chosen.packed:
             constants = pack_constants(call, out, of_mask.flags[3:], dot_precision, chosen)
             plan = _Plan(chosen, packed_attention_kernel, constants)
+        elif chosen.ahead:
+            plan = _Plan(chosen, ahead_kernel(), ahead_constants(call, out, of_mask.flags[3:], chosen))
         else:
             target = _target(out, chosen)
             constants = kernel_constants(
@@ -151,6 +167,12 @@ def launch_call(
         tensors, arguments = ([x[i] for i in PACK_TENSORS] for x in (tensors, arguments))
         numbers = pack_numbers(of_mask.numbers[3:], sequences, plan.schedule, mask.divisor)
         _start(plan, (pack_programs(sequences, heads, plan.schedule), 1, 1), tensors, arguments, numbers)
+        return out
+    if plan.schedule.ahead:
+        arguments[4:6] = tensors[4:6] = ahead_descriptors(call, plan.schedule)
+        tensors, arguments = ([x[i] for i in AHEAD_TENSORS] for x in (tensors, arguments))
+        numbers = ahead_numbers(of_mask.numbers[4:], sequences, mask.divisor)
+        _start(plan, ahead_grid(sequences, heads, max_seq_len, plan.schedule), tensors, arguments, numbers)
         return out
     if plan.schedule.use_tma:
         arguments[4:6] = tensors[4:6] = descriptors(k, v, plan.schedule)

@@ -13,6 +13,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.experimental.gluon._runtime import GluonASTSource, GluonJITFunction
+from triton.experimental.gluon.nvidia import hopper
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 TYPES = {
@@ -63,8 +64,9 @@ def compile_kernel(
 
 
 def _type(value: object) -> str:
-    if isinstance(value, TensorDescriptor):
-        return f"tensordesc<{TYPES[value.base.dtype]}{list(value.block_shape)}>"
+    if isinstance(value, (TensorDescriptor, hopper.TensorDescriptor)):
+        layout = f",{value.layout!r}" if isinstance(value, hopper.TensorDescriptor) else ""
+        return f"tensordesc<{TYPES[value.base.dtype]}{list(value.block_shape)}{layout}>"
     if isinstance(value, torch.Tensor):
         return f"*{TYPES[value.dtype]}"
     return "fp32" if isinstance(value, float) else "i32"

@@ -16,7 +16,8 @@ from dataclasses import replace
 
 import torch
 
-from kernels.hstu_attention import ProductionMask, ResearchMask
+from kernels.hstu_attention import ProductionMask, ResearchMask, Schedule
+from kernels.hstu_attention.ahead import ahead_constants, ahead_descriptors, ahead_kernel, ahead_numbers
 from kernels.hstu_attention.layout import Call
 from kernels.hstu_attention.pack_launch import pack_constants, pack_numbers
 from kernels.hstu_attention.triton_kernel import hstu_attention_kernel
@@ -28,6 +29,7 @@ from tests.kernels.triton_compiling import compile_kernel
 LONGEST = 8192
 # Many tiny ones.
 MANY, TINY = 1000, 20
+AHEAD_HEADS = (16, 32, 64, 128)
 
 
 def attention_forms() -> Iterator[tuple[str, str, torch.Tensor, ResearchMask | ProductionMask]]:
@@ -74,7 +76,27 @@ def main(capability: int, last: int) -> dict[str, int]:
             kernel = compile_kernel(hstu_attention_kernel, cached, capability, options)
             shared[f"{name}, cached"] = kernel.metadata.shared
             shared[f"{name}, tiny"] = compile_pack(q, mask, capability)
+    if capability == 90:
+        for dim in AHEAD_HEADS[-last:]:
+            shared[f"ahead, heads of {dim}"] = compile_ahead(dim)
     return shared
+
+
+def compile_ahead(dim: int) -> int:
+    """Bytes of shared memory of the form of `ahead` with many long sequences."""
+    x = torch.empty(16, 2, dim, dtype=torch.bfloat16)
+    offsets, targets = torch.empty(4, dtype=torch.int64), torch.empty(3, dtype=torch.int64)
+    call = Call(x, x, x, offsets, LONGEST, ProductionMask(1.0, 1.0, None, targets, 20))
+    chosen = Schedule(
+        64, 64, 4, 2, sigmoid="half", use_tma=True, registers=128 if dim < 128 else 0, ahead=True
+    )
+    constants = ahead_constants(call, x, (True, True, False, False), chosen)
+    numbers = ahead_numbers((20, 1.0), 3, 1.0)
+    names = (parameter.name for parameter in ahead_kernel().params)
+    values = (x, x, *ahead_descriptors(call, chosen), offsets, targets, x, *numbers, *constants)
+    arguments = dict(zip(names, values, strict=True))
+    options = {"num_warps": chosen.num_warps} | ({"maxnreg": chosen.registers} if chosen.registers else {})
+    return compile_kernel(ahead_kernel(), arguments, 90, options).metadata.shared
 
 
 def compile_pack(q: torch.Tensor, mask: ProductionMask, capability: int) -> int:

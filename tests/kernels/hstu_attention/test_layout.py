@@ -104,14 +104,15 @@ def test_old_layouts_make_room(monkeypatch):
     ("rows", "heads", "longest", "sequences", "expected"),
     [
         # Programs of 64 rows, in fills of 132: a fraction, one, several, many.
-        (8_447, 1, 9_000, 1, (1, "long", 16)),
-        (8_448, 1, 9_000, 1, (2, "long", 16)),
-        (9_048, 4, 9_048, 1, (3, "long", 16)),
-        (84_960, 4, 5_032, 32, (5, "long", 16)),
+        (8_447, 1, 9_000, 1, (1, "longest", 16)),
+        (8_448, 1, 9_000, 1, (2, "longest", 16)),
+        (8_447, 4, 4_095, 3, (3, "long", 32)),
+        (8_448, 4, 9_048, 1, (4, "longest", 16)),
+        (84_960, 4, 5_032, 32, (6, "long", 16)),
         # Many programs of wide heads leave the cache to fewer pairs.
-        (25_343, 4, 1_100, 24, (3, "long", 64)),
-        (25_344, 4, 1_100, 24, (4, "long", 32)),
-        (25_344, 4, 5_000, 8, (4, "long", 16)),
+        (25_343, 4, 1_100, 24, (4, "long", 64)),
+        (25_344, 4, 1_100, 24, (5, "long", 32)),
+        (25_344, 4, 5_000, 8, (5, "long", 16)),
         (2_111, 1, 9_000, 1, (0, "long", 64)),
         # Short sequences, until their programs are many: wide heads need fewer.
         (4_223, 4, 512, 200, (2, "short", 64)),
@@ -119,9 +120,9 @@ def test_old_layouts_make_room(monkeypatch):
         (4_224, 4, 32, 400, (3, "tiny", 64)),
         (4_223, 4, 32, 400, (2, "short", 64)),
         # Ahead of time the number of rows is unknown.
-        (0, 4, 4_096, 0, (5, "long", 16)),
-        (0, 4, 1_000, 0, (5, "middle", 16)),
-        (0, 4, 512, 0, (5, "short", 16)),
+        (0, 4, 4_096, 0, (6, "longest", 16)),
+        (0, 4, 1_000, 0, (6, "middle", 16)),
+        (0, 4, 512, 0, (6, "short", 16)),
     ],
 )
 def test_the_schedule_follows_from_programs_and_the_average_length(rows, heads, longest, sequences, expected):
@@ -132,12 +133,12 @@ def test_the_schedule_follows_from_programs_and_the_average_length(rows, heads, 
     fills, lengths, group = expected
     targets = ProductionMask(1.0, 4.0, num_targets=torch.zeros(1, dtype=torch.int64))
     window = ProductionMask(1.0, 4.0, max_attn_len=1024)
-    if fills >= 4 and lengths != "short":
+    if fills >= 5 and lengths != "short":
         assert choose_schedule(q, q, longest, window, sequences, False).group == 16
     for mask in (PLAIN, targets):
         schedule = choose_schedule(q, q, longest, mask, sequences, False)
         assert schedule.group == (256 if lengths == "short" else group if fills > 1 else 64)
-        assert schedule.block_m == (32 if lengths == "tiny" else (16, 32, 64, 64, 64, 64)[fills])
+        assert schedule.block_m == (32 if lengths == "tiny" else (16, 32, 64, 64, 64, 64, 64)[fills])
 
 
 @needs_triton
