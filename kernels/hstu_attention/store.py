@@ -97,6 +97,7 @@ def key_of(call: Call, dot_precision: str) -> str:
         "dot": dot_precision,
         "heads": f"{q.size(1)} x {q.size(2)}, {v.size(2)}",
         "descriptors": takes_descriptor(k) and takes_descriptor(v),
+        "queries side by side": takes_descriptor(q),
         **_mask_facts(mask),
         "rows": _step(q.size(0)),
         "sequences": _step(sequences),

@@ -68,7 +68,7 @@ def with_descriptors(schedule: Schedule, k: torch.Tensor, v: torch.Tensor) -> Sc
 def derived_schedule(call: Call, splits: int, may_pack: bool = True) -> Schedule:
     """The schedule that the rules derive from a call, fitted to its GPU and tensors.
 
-    Without `may_pack`, as with a cache, kernels of one mask cannot run.
+    Without `may_pack`, as with a cache, the kernels of tiny sequences and of `ahead` cannot run.
     """
     q, k, v, offsets, max_seq_len, mask = call
     chosen = choose_schedule(q, v, max_seq_len, mask, offsets.numel() - 1, may_pack)

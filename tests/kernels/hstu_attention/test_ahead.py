@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kernels.hstu_attention import ProductionMask, ResearchMask, Schedule, ahead, hstu_attention
+from kernels.hstu_attention import ProductionMask, ResearchMask, Schedule, ahead, hstu_attention, search
 from kernels.hstu_attention.layout import Call
-from kernels.hstu_attention.schedule_checks import misfit
+from kernels.hstu_attention.schedule_checks import fault_of, misfit
 from tests.kernels.hstu_attention.attention_cases import Case, Run, before_garbage, production, verdict
 from tests.kernels.marks import DEVICE, needs_hopper, needs_triton
 from tests.kernels.mutation import mutated
@@ -180,6 +180,19 @@ def test_the_schedule_follows_from_the_sizes(call, columns, registers, group, mo
     monkeypatch.setattr(ahead, "refusal", lambda _: "")
     schedule = ahead.ahead_schedule(call)
     assert schedule == replace(AHEAD, block_n=columns, registers=registers, group=group)
+
+
+@needs_triton
+@pytest.mark.parametrize("dim", [64, 128])
+def test_a_search_times_the_form_in_other_blocks_and_the_former_kernel(dim, monkeypatch):
+    monkeypatch.setattr(ahead, "refusal", lambda _: "")
+    call = call_of(101_376, dim=dim, sequences=200)
+    found = search.candidates(call)
+    assert found[0] == ahead.ahead_schedule(call)
+    assert len(set(found)) == len(found) <= search.MOST_CANDIDATES
+    assert [x.ahead for x in found].count(False) == 1
+    assert {x.block_n for x in found if x.ahead} == {32, 64}
+    assert not any(map(fault_of, found))
 
 
 def test_few_programs_and_refused_calls_have_another_form(monkeypatch):

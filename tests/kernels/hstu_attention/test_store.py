@@ -91,9 +91,10 @@ def test_times_precision_tensors_and_device_count(monkeypatch):
     keys = {store.key_of(call, dot) for dot in ("ieee", "tf32")}
     wide = torch.zeros(1000, 2, 40, dtype=torch.float16)[..., :32]
     keys.add(store.key_of(call._replace(k=wide), "ieee"))
+    keys.add(store.key_of(call._replace(q=wide), "ieee"))
     monkeypatch.setattr(store, "device_facts", lambda _: {"device": "another GPU"})
     keys.add(store.key_of(call, "ieee"))
-    assert len(keys) == 4
+    assert len(keys) == 5
 
 
 def test_tiny_rows_count_by_themselves():
