@@ -8,6 +8,7 @@ process can import them: a crash of a runner then ends this process.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -177,7 +178,11 @@ def check(
             raise UserError(field, names, "names none", "leave it out, or give a tuple of names")
         if isinstance(names, str) or not isinstance(names, Iterable):
             raise UserError(field, names, "is no sequence of names", f"give a tuple, such as ({names!r},)")
+        for name, number in Counter(map(str, names)).items():
+            if number > 1:
+                raise UserError(field, name, "is named twice", "name it once")
     precisions = check_names("precisions", precisions, PRECISIONS)
+    runners = check_names("runners", runners, RUNNERS)
     if case.is_live and "tf32" in precisions:
         # The libraries read the switch of tf32 when they start.
         raise UserError(
@@ -194,7 +199,7 @@ def check(
     request = Request(
         cases=(case,),
         precisions=precisions,
-        runners=check_names("runners", runners, RUNNERS),
+        runners=runners,
         runners_asked=True,
         data=None,
         checkpoint=None,

@@ -100,7 +100,10 @@ def _shortened(text: str, most: int) -> str:
 
 def check_names(kind: str, names: Iterable[str], known: Iterable[str]) -> tuple[str, ...]:
     """Names without duplicates, in the same order. Raises `UserError` for an unknown one."""
-    known = tuple(known)
+    known, names = tuple(known), tuple(names)
+    for name in names:
+        if not isinstance(name, str):
+            raise UserError(kind, name, "is no name", "use " + ", ".join(known))
     unique = tuple(dict.fromkeys(names))
     for name in unique:
         if name not in known:

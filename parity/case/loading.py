@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import difflib
 import importlib
+import inspect
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -92,7 +93,9 @@ def _built(reference: CaseReference, attribute: Any) -> Any:
         with users_code("case", reference.target, "cannot be made", TypeError):
             return attribute(**reference.values)
     except TypeError as error:
-        _refuse(reference, f"cannot be made ({error})", "give the values that it takes")
+        is_abstract = inspect.isabstract(attribute)
+        fix = "write the methods that it lacks" if is_abstract else "give the values that it takes"
+        _refuse(reference, f"cannot be made ({error})", fix)
 
 
 def _makes_cases(attribute: Any) -> bool:

@@ -108,7 +108,7 @@ def require_fitting(model: Any, entry: str, arguments: Mapping[str, Any], field:
         arguments: Keyword arguments.
         field: Name of the arguments' origin in the error.
     """
-    if not callable(getattr(model, entry, None)):
+    if not (isinstance(entry, str) and callable(getattr(model, entry, None))):
         raise UserError("entry", entry, "is no method of the PyTorch model", "name one of its methods")
     signature = inspect.signature(entry_of(model, entry))
     try:

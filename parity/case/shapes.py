@@ -40,6 +40,8 @@ def checked_mask(option: str | Mask | None, arrays: Arrays) -> Mask | None:
         )
     if mask.all():
         raise UserError("mask", option, "masks nothing", "give inputs with padding, or leave mask out")
+    if not mask.any():
+        raise UserError("mask", option, "masks every position", "give True where a position is valid")
     return function
 
 

@@ -42,7 +42,7 @@ def shrink(registry: Registry, folder: Path, **chosen: Any) -> int:
         if (len(cases), len(precisions)) != (1, 1):
             raise UserError(
                 "shrink",
-                str(folder),
+                f"{len(cases)} cases, {len(precisions)} precisions",
                 "is for one case in one precision",
                 "give one --case and one --precision",
             )

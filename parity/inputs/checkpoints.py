@@ -22,9 +22,9 @@ from parity.base.precision import dtype_name
 
 _LONGEST_NAME = 1000
 """Most characters in the name of a pickled object."""
-_OBJECT = re.compile(r"Unsupported global: GLOBAL (\S+)")
+_OBJECT = re.compile(r"[Uu]nsupported (?:global: )?GLOBAL (\S+)")
 """Class of a pickled object in PyTorch's message."""
-_ADVICE = " This file can still be loaded"
+_ADVICE = re.compile(r" (?:This file can still be loaded|Re-running `torch.load`)")
 """Beginning of PyTorch's advice to run the code of the file."""
 _LEGACY_PICKLES = 5
 """Pickles at the beginning of a file of `torch.save` that is no archive; the tensors' bytes follow."""
@@ -79,7 +79,7 @@ def read_checkpoint(path: Path) -> dict[str, torch.Tensor]:
             fix = "save model.state_dict(), or a .safetensors file"
             problem = f"holds an object of {kind[1]}, and is no state dict"
             raise UserError("weights", str(path), problem, fix) from error
-        reason = str(error).strip().split("\n")[0].partition(_ADVICE)[0].rstrip()
+        reason = _ADVICE.split(str(error).strip().split("\n")[0])[0].rstrip()
         problem = f"is cut short, or holds objects other than tensors ({type(error).__name__}: {reason})"
         raise UserError("weights", str(path), problem, fix) from error
     return _state_dict(path, content, fix)

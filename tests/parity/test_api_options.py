@@ -187,6 +187,11 @@ def test_a_tied_tensor_is_not_left_over():
         ({"names": ["a"]}, "names: ['a'] is no dictionary; write {port's name: reference's name}"),
         ({"weights": ["a"]}, "weights: ['a'] is no dictionary"),
         ({"precisions": ()}, "precisions: () names none; leave it out, or give a tuple of names"),
+        ({"precisions": (None,)}, "precisions: None is no name; use fp32"),
+        ({"runners": (["tripy"],)}, "runners: ['tripy'] is no name; use torch"),
+        ({"precisions": ("fp32", "fp16", "fp32")}, "precisions: fp32 is named twice; name it once"),
+        ({"entry": 3}, "entry: 3 is no method of the PyTorch model; name one of its methods"),
+        ({"mask": lambda arrays: arrays["x"] != arrays["x"]}, "masks every position; give True where"),
         (
             {"tolerance": {"fist": 0.1}},
             "tolerance: fist matches no module; did you mean 'first'? known: first",

@@ -71,6 +71,15 @@ def module(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
 
 
+def test_a_case_without_its_methods_says_which(tmp_path, monkeypatch):
+    (tmp_path / "half_case.py").write_text("import parity\nclass Half(parity.Case):\n    name = 'half'\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(
+        UserError, match=r"cannot be made \(.*build_port.*\); write the methods that it lacks"
+    ):
+        parity.load_case(parity.CaseReference(target="half_case:Half"))
+
+
 @pytest.mark.parametrize(
     ("attribute", "values", "width"),
     [

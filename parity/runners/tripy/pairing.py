@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import nvtripy as tp
@@ -122,27 +122,50 @@ def taken(module: tp.Module, args: list, kwargs: dict) -> tuple[list, dict]:
     return args, kwargs
 
 
-def in_ranks(module: tp.Module, args: list, kwargs: dict, ranks: Mapping[str, int]) -> tuple[list, dict]:
+Inside = Mapping[str, tuple[int, torch.dtype]]
+"""Number of axes and type of the tensors that a port's module receives inside the model, by argument."""
+
+
+def in_ranks(module: tp.Module, args: list, kwargs: dict, inside: Inside) -> tuple[list, dict]:
     """Arguments of a module with as many leading axes of 1 as it receives inside the model.
 
     Args:
         module: The port's module.
         args, kwargs: The arguments of the reference's module.
-        ranks: Numbers of axes by argument.
+        inside: See `Inside`.
     """
-    try:
-        named = list(named_arguments(function_of(module), tuple(args), kwargs))
-    except TypeError:
-        # The call raises the same error, which is the module's result.
-        return args, kwargs
-    wanted = {id(leaf): ranks[argument.name] for argument, leaf in named if argument.name in ranks}
+    wanted = {id(leaf): inside[name][0] for name, leaf in _tensors(module, args, kwargs) if name in inside}
 
     def in_rank(leaf: Any) -> Any:
         rank = wanted.get(id(leaf))
-        if rank is None or not isinstance(leaf, torch.Tensor):
+        if rank is None:
             return leaf
         while leaf.ndim > rank and leaf.shape[0] == 1:
             leaf = leaf[0]
         return leaf.reshape((1,) * (rank - leaf.ndim) + tuple(leaf.shape))
 
     return map_tree(args, in_rank), map_tree(kwargs, in_rank)
+
+
+def types_inside(module: tp.Module, args: list, kwargs: dict, inside: Inside) -> dict[int, torch.dtype]:
+    """The types of floating-point arguments inside the model, by the identity of the tensor.
+
+    A part of a model may compute in another type than the tested one, such as a loss in float32.
+    Parameters are those of `in_ranks`.
+    """
+    return {
+        id(tensor): inside[name][1]
+        for name, tensor in _tensors(module, args, kwargs)
+        if name in inside and tensor.is_floating_point() and inside[name][1].is_floating_point
+    }
+
+
+def _tensors(module: tp.Module, args: list, kwargs: dict) -> Iterator[tuple[str, torch.Tensor]]:
+    """The names and tensors of a module's arguments; none if it does not take them, which its call tells."""
+    try:
+        named = list(named_arguments(function_of(module), tuple(args), kwargs))
+    except TypeError:
+        return
+    for argument, leaf in named:
+        if isinstance(leaf, torch.Tensor):
+            yield argument.name, leaf

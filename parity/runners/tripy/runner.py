@@ -60,6 +60,7 @@ from parity.runners.tripy.pairing import (
     paired_parameters,
     set_parameters,
     taken,
+    types_inside,
 )
 from parity.runners.tripy.survey import Survey
 from parity.timing.measure import Replayed, Replays, Timed, TimedCall
@@ -77,8 +78,8 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
         self.dtype: torch.dtype
         self._modules: dict[str, tp.Module] = {}
         self._parameters: dict[str, tp.Tensor] = {}
-        # Axes of the tensors that modules receive inside the model, by call and argument.
-        self._ranks: dict[str, dict[str, int]] = {}
+        # Axes and types of the tensors that modules receive inside the model, by call and argument.
+        self._received: dict[str, dict[str, tuple[int, torch.dtype]]] = {}
         self._executables: dict[Any, list[Compiled]] = {}
         self._whole: Replays | None = None
         self._survey: Survey | None = None
@@ -224,9 +225,11 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
                 capture.tensors[name] = tensor
             elif whole:
                 capture.call_inputs[name] = tensor
-        self._ranks = {
+        self._received = {
             call: {
-                leaf.name: results[leaf.tensor].ndim for leaf in received.arguments if leaf.tensor in results
+                leaf.name: (results[leaf.tensor].ndim, results[leaf.tensor].dtype)
+                for leaf in received.arguments
+                if leaf.tensor in results
             }
             for call, received in compiled.received.items()
         }
@@ -271,11 +274,17 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
         """
         module = call.function(self._module(call))
         args, kwargs = recorded_arguments(call, inputs, in_parts=True)
+        received = self._received.get(call.tap, {})
         if self.case.one_sided:
             args, kwargs = taken(self._module(call), args, kwargs)
         if self.case.squeeze:
-            args, kwargs = in_ranks(self._module(call), args, kwargs, self._ranks.get(call.tap, {}))
-        arguments = {"args": map_tree(args, self._host), "kwargs": map_tree(kwargs, self._host)}
+            args, kwargs = in_ranks(self._module(call), args, kwargs, received)
+        types = types_inside(self._module(call), args, kwargs, received)
+
+        def host(leaf: Any) -> Any:
+            return tripy_value(leaf.to(types[id(leaf)])) if id(leaf) in types else self._host(leaf)
+
+        arguments = {"args": map_tree(args, host), "kwargs": map_tree(kwargs, host)}
 
         def function(arguments: dict, traced: Traced) -> dict[str, tp.Tensor]:
             result = module(*arguments["args"], **arguments["kwargs"])

@@ -153,8 +153,9 @@ def _trials(
     for text, key, together in _joint(changes, places):
         yield _changed_operations(run, arguments, text, key, together)
     for number, change in changes:
-        # Equal changes of one operation share a place.
-        times = list(places.get((change.origin, change.text), ()))
+        # Equal changes of one operation share a place. Another one in the same words may have none.
+        runs = places.get((change.origin, change.text), {})
+        times = list(runs) if number in runs else []
         time = times.index(number) if times else number
         text = change.text
         if change.origin is not None and len(times) > 1:

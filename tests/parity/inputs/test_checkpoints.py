@@ -179,6 +179,16 @@ def test_a_checkpoint_that_does_not_fit_is_refused(tiny, tmp_path, change, messa
     assert str(path) in str(caught.value)
 
 
+class _OfTheSystem:
+    """An object of a module that PyTorch blocks by name."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
 class _Harmful:
     """Unpickled, it would write a file."""
 
@@ -204,6 +214,17 @@ def test_a_pickled_object_is_refused_and_not_run(tiny, tmp_path, save, message):
     save({"weights": _Harmful(harm)}, path)
     with pytest.raises(UserError, match=message):
         checkpoints.load_checkpoint(path, checkpoints.layout(tiny))
+    assert not harm.exists()
+
+
+def test_an_object_of_a_blocked_module_is_named(tiny, tmp_path):
+    path, harm = tmp_path / "checkpoint.pt", tmp_path / "harm"
+    torch.save({"weights": _OfTheSystem(harm)}, path)
+    with pytest.raises(
+        UserError, match=r"holds an object of \w+\.mkdir, and is no state dict; save"
+    ) as caught:
+        checkpoints.load_checkpoint(path, checkpoints.layout(tiny))
+    assert "weights_only" not in str(caught.value)
     assert not harm.exists()
 
 

@@ -26,6 +26,13 @@ def wide(run, precision="fp32"):
         return run(X)
 
 
+def test_a_view_that_fails_is_not_tried_in_float32(caplog):
+    """It has every type: it fails for its sizes, also where a copy of the tensor would have others."""
+    with pytest.raises(RuntimeError, match="view"):
+        wide(lambda x: x.T.view(24))
+    assert not caplog.records
+
+
 @pytest.mark.parametrize(
     ("run", "exact"),
     [

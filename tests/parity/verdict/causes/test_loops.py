@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from parity.verdict.causes import search
+from parity.verdict.causes.operations import Change, Place
 from tests.parity.verdict.planted import told
 
 STEPS, B, D = 7, 3, 4
@@ -119,3 +121,17 @@ def test_an_operation_in_place_is_changed_in_place(gate, text):
     arguments = {name: ARGUMENTS[name] for name in ("x", "scale")}
     actual = told(gated, lambda **own: gated(**own, gate=gate), arguments)
     assert actual == (f"fits the reference {text}" if text else "")
+
+
+def test_changes_in_the_same_words_may_be_of_two_kinds():
+    """One of a place in the code has words of its own for several operations, and its neighbour has none."""
+    place = Place(summed.__code__, 7, LINE)
+    single = Change("with x", lambda operation: 0, origin=place)
+    joint = Change("with x", lambda operation: 0, together="operands", origin=place)
+    trials = search._trials(lambda arguments: 0, {}, [(3, single), (5, joint), (8, single)])
+    assert [trial.text for trial in trials] == [
+        f"with x, all 2 times in {place.words}",
+        f"with x, the 1st of 2 times in {place.words}",
+        "with x",
+        f"with x, the 2nd of 2 times in {place.words}",
+    ]
