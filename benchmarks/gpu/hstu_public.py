@@ -83,11 +83,11 @@ class Cell:
         return "fp16x3" if self.precision == "fp32" else "ieee"
 
 
-def built(cell: Cell) -> tuple[object, torch.nn.Module]:
-    """The configuration and the dense reference on the GPU; every block matters."""
+def built(cell: Cell, device: str = "cuda") -> tuple[object, torch.nn.Module]:
+    """The configuration and the dense reference on the device; every block matters."""
     config = cell.model
     torch.manual_seed(0)
-    with torch.device("cuda"):
+    with torch.device(device):
         model = build_hstu(config)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -95,7 +95,7 @@ def built(cell: Cell) -> tuple[object, torch.nn.Module]:
                 parameter.normal_(std=config.item_embedding_dim**-0.5)
             elif "_rel_attn_bias" in name:
                 parameter.normal_(std=0.5)
-    return config, model.to("cuda", PRECISIONS[cell.precision].dtype)
+    return config, model.to(device, PRECISIONS[cell.precision].dtype)
 
 
 def settings_of(config: object, model: torch.nn.Module) -> Settings:

@@ -7,6 +7,7 @@ import copy
 import torch
 
 from benchmarks.gpu.hstu_drawn import DrawnCell
+from benchmarks.gpu.hstu_public import built
 from benchmarks.gpu.hstu_verdicts import Inputs, dense, judged, rounding_samples
 from parity.base.precision import PRECISIONS
 from parity.runners.oracle.rounding import Errors, Roundings
@@ -15,18 +16,9 @@ from reference.build import build_hstu
 PRECISION = PRECISIONS["fp16"]
 
 
-def deep_model(cell: DrawnCell) -> tuple[object, torch.nn.Module, torch.nn.Module]:
-    """The configuration, the model in float16, and the same numbers in float64; every block matters."""
-    config = cell.model
-    torch.manual_seed(0)
-    model = build_hstu(config)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name.endswith("_uvqk"):
-                parameter.normal_(std=config.item_embedding_dim**-0.5)
-            elif "_rel_attn_bias" in name:
-                parameter.normal_(std=0.5)
-    model = model.half()
+def models(cell: DrawnCell) -> tuple[object, torch.nn.Module, torch.nn.Module]:
+    """The configuration, the model in float16, and the same numbers in float64."""
+    config, model = built(cell, "cpu")
     wide = build_hstu(config).double()
     wide.load_state_dict(model.state_dict())
     return config, model, wide
@@ -35,7 +27,7 @@ def deep_model(cell: DrawnCell) -> tuple[object, torch.nn.Module, torch.nn.Modul
 def test_rounding_alone_passes_where_few_rows_carry_the_reference_s_error():
     # First positions attend to themselves alone, and 16 blocks multiply what rounds there.
     cell = DrawnCell("hstu_ml1m", 4, "fp16", 32, 1, 16, 16, 16, 16)
-    config, model, wide = deep_model(cell)
+    config, model, wide = models(cell)
     x = Inputs.drawn(cell.batch, config.num_items, model.sequence_width, True, 0, "cpu")
 
     def rounded(seed: int):
@@ -65,7 +57,7 @@ def test_rounding_alone_passes_where_few_rows_carry_the_reference_s_error():
 
 def test_a_large_result_has_no_samples_and_a_smaller_one_few():
     cell = DrawnCell("hstu_ml1m", 2, "fp16", 16, 1, 8, 8, 1, 16)
-    config, model, wide = deep_model(cell)
+    config, model, wide = models(cell)
     x = Inputs.drawn(cell.batch, config.num_items, model.sequence_width, False, 0, "cpu")
     with torch.no_grad():
         rows = x.valid(dense(wide)(x))
