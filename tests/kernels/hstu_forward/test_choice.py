@@ -170,6 +170,21 @@ def test_many_rows_of_half_types_keep_their_weights_where_the_gpu_can(monkeypatc
     assert kept(128, **sized(256, 3, 64, 64)) == (0, 0)
 
 
+def test_an_attention_of_few_rows_has_eight_warps_but_for_narrow_values_of_half_types():
+    def warps(dtype, heads: int, attention_dim: int, linear_dim: int) -> int:
+        dot_precision = "fp16x3" if dtype == torch.float32 else "ieee"
+        parameters = parameters_of(dtype, dot_precision, **sized(300, heads, attention_dim, linear_dim))
+        ids, times = torch.zeros(100, dtype=torch.int64), torch.zeros(1, 100)
+        return tiles.attention_tile(
+            Batch(ids, torch.tensor((0, 100)), times, 100, times), parameters, 132
+        ).num_warps
+
+    # 16 values, of one head or of two of 8; 32; the type.
+    found = [warps(torch.bfloat16, *sizes) for sizes in ((1, 36, 16), (2, 8, 8), (1, 10, 17))]
+    assert found == [4, 4, 8]
+    assert warps(torch.float32, 1, 36, 16) == 8
+
+
 def deep(positions: int, dtype=torch.float32, dim: int = 512) -> list[tuple[int, int, int]]:
     """Rows, columns and depth of a program of the projection and of the output, for one row on 132 SMs."""
     dot_precision = "fp16x3" if dtype == torch.float32 else "ieee"
