@@ -50,6 +50,24 @@ def test_a_wrong_argument_is_named_with_its_call_and_code(values, told):
     assert own.argument == f"append:block@1({next(iter(values))})"
 
 
+def test_the_explanation_is_that_of_the_first_wrong_argument_in_the_words_of_that_argument():
+    own = diagnosed(changed(lengths=LENGTHS + 1, state=STATE * 1.5))
+    assert own.explanation == ("equals the oracle plus 1",)
+    assert own.argument == "append:block@1(lengths)"
+    assert "flag" not in own.text
+
+
+def test_the_code_of_the_incremental_forward_itself_has_no_module():
+    sides = [capture((CALLS[0], {"lengths": lengths})) for lengths in (LENGTHS, LENGTHS + 1)]
+    for side in sides:
+        side.arguments[CALLS[0]] = replace(side.arguments[CALLS[0]], parent="")
+    evidence, results = evidence_with(reference_incremental={FAILED.tap: STATE}), results_with()
+    evidence.appending = sides[0]
+    own = in_appends(evidence, replace(results, appending=sides[1]), FAILED)
+    assert own.code == ""
+    assert "; the code of prefill or extend makes the argument; so " in own.text
+
+
 def test_rounding_is_no_wrong_argument():
     assert diagnosed(changed(state=STATE * (1 + 1e-5))) is FAILED
 

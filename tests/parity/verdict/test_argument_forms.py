@@ -1,11 +1,13 @@
 """Modules that run inside the model alone, and errors of arguments that a case tolerates."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from parity.base.precision import PRECISIONS
 from parity.capture.captures import Capture, ModuleCall
-from parity.verdict.arguments import judge_arguments, other_form
+from parity.verdict.arguments import argument_views, judge_arguments, other_form
 from parity.verdict.evidence import Evidence, Results
 from parity.verdict.tolerance import Tolerated
 from tests.parity.verdict.received_calls import capture, tensor
@@ -105,6 +107,95 @@ def test_a_module_that_runs_alone_or_gives_no_result_has_no_form():
     assert form(*sides, called=False) == ""
     # One of several results is enough.
     assert form(*sides, taps=(f"{CALL}[0]", "other")) == "mask: bool in place of float32"
+
+
+@pytest.mark.parametrize(
+    ("ours", "expected"),
+    [
+        ({"x": X[None]}, "x: shape (1, 4, 3) in place of (4, 3)"),
+        ({"x": X}, ""),
+        ({"x": 2 * X}, ""),
+        ({"x": X.half()}, "x: float16 in place of float32"),
+    ],
+)
+def test_a_call_that_the_port_joins_with_another_one_has_the_form_of_the_joined_call(ours, expected):
+    reference, port = capture((CALL, {"x": X})), capture(("head", {"x": X[:1]}), ("block", ours))
+    tapped = {f"{call}[{place}]": X for call in ("block", "head") for place in (0, 1)}
+    results = Results({}, tapped=tapped, isolated_problems={CALL: ""}, received=port)
+    assert other_form(evidence_of(reference), results, MODULE) == expected
+    # Without an error, the call itself is missing.
+    assert other_form(evidence_of(reference), replace(results, isolated_problems={}), MODULE) == ""
+    appending = replace(MODULE, tap=f"append:{CALL}", outputs=(f"append:{CALL}[0]",))
+    problems = {appending.tap: ""}
+    evidence = evidence_of(capture((appending.tap, {"x": X})))
+    assert other_form(evidence, replace(results, isolated_problems=problems), appending) == ""
+
+
+class Turned:
+    """Two axes in the other order."""
+
+    def of(self, port, reference):
+        return port.T
+
+
+class Halved:
+    """A factor of 2."""
+
+    def of(self, port, reference):
+        return port / 2
+
+
+SQUARE = tensor(4, 4)
+
+
+def views(theirs, ours, facts=({}, {})):
+    """The names of the views in which the port's arguments are right; None is a side without the call."""
+    calls = [
+        [] if values is None else [(CALL, values, fact)]
+        for values, fact in zip((theirs, ours), facts, strict=True)
+    ]
+    reference, port = (capture(*call) for call in calls)
+    found = argument_views(evidence_of(reference), Results({}, received=port), CALL, [Turned(), Halved()])
+    return [type(view).__name__ for view in found]
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "expected"),
+    [
+        ({"x": SQUARE}, {"x": SQUARE.T}, ["Turned"]),
+        ({"x": SQUARE}, {"x": 2 * SQUARE}, ["Halved"]),
+        # A right argument needs no view, and all wrong ones have the same.
+        ({"x": SQUARE}, {"x": SQUARE}, []),
+        ({"mask": MASK, "x": SQUARE}, {"mask": MASK, "x": SQUARE.T}, ["Turned"]),
+        ({"x": SQUARE, "y": X}, {"x": SQUARE.T, "y": X.T}, ["Turned"]),
+        ({"x": SQUARE, "y": X}, {"x": SQUARE.T, "y": 2 * X}, []),
+        # Integers alone show no form of values.
+        ({"mask": MASK}, {"mask": MASK.T}, []),
+        ({"mask": MASK, "x": SQUARE}, {"mask": MASK.T, "x": SQUARE.T}, ["Turned"]),
+        # A wrong constant or no tensor is wrong in each view; another signature is no value.
+        ({"x": SQUARE, "size": 2}, {"x": SQUARE.T, "size": 3}, []),
+        ({"x": SQUARE, "y": X}, {"x": SQUARE.T, "y": None}, []),
+        ({"x": SQUARE, "y": X}, {"x": SQUARE.T}, ["Turned"]),
+        ({"x": SQUARE}, {"x": SQUARE.T, "scale": 2.0}, ["Turned"]),
+        ({"scale": 2.0, "x": SQUARE}, {"x": SQUARE.T}, ["Turned"]),
+        ({"x": SQUARE}, None, []),
+        (None, {"x": SQUARE}, []),
+    ],
+)
+def test_the_views_in_which_a_call_receives_the_reference_s_arguments(theirs, ours, expected):
+    assert views(theirs, ours) == expected
+
+
+def test_an_argument_of_the_reference_s_origin_may_have_another_form():
+    facts = ({"origins": {"x": "before"}},) * 2
+    assert views({"x": SQUARE}, {"x": SQUARE.T}, facts=facts) == ["Turned"]
+
+
+def test_a_view_is_right_within_the_limit_of_an_argument():
+    reference, port = capture((CALL, {"x": SQUARE})), capture((CALL, {"x": SQUARE.T * (1 + 1e-7)}))
+    exact = capture((CALL, {"x": SQUARE.double() * (1 - 1e-7)}))
+    evidence = evidence_of(reference, oracle_received=exact)
+    assert list(argument_views(evidence, Results({}, received=port), CALL, [Turned()]))
 
 
 def test_a_call_that_the_reference_never_makes_has_no_form():

@@ -85,6 +85,35 @@ def test_parts_of_an_argument_of_another_name_pair_by_their_own_names():
     }
 
 
+def test_parts_of_another_container_pair_by_their_order():
+    """The numbers of a list stand for the names of a dictionary, for each parameter by itself."""
+    theirs = {"pair.a": X, "pair.b": Y, "pair.c": TURNED, "other.a": Y, "other.b": X}
+    ours = {"other[0]": Y, "other[1]": X, "pair[0]": X, "pair[1]": Y, "pair[2]": TURNED}
+    places = {"places": {name: int(name.startswith("other")) for name in (*theirs, *ours)}}
+    assert told((theirs, places), (ours, places)) == ({}, set())
+    turned = ours | {"pair[0]": Y, "pair[1]": X}
+    assert told((theirs, places), (turned, places))[0] == {"pair.a": "value", "pair.b": "value"}
+
+
+def test_containers_of_unequal_length_have_no_order():
+    theirs, ours = {"pair.a": X, "pair.b": Y}, {"pair[0]": X}
+    places = {"places": dict.fromkeys((*theirs, *ours), 0)}
+    assert told((theirs, places), (ours, places))[0] == {
+        "pair.a": "signature",
+        "pair.b": "signature",
+        "pair[0]": "form",
+    }
+
+
+def test_one_tensor_that_is_two_arguments_is_equal_in_neither():
+    """The later argument is known by the name of the earlier one, which is wrong."""
+    origins = {"origins": {"key": f"{CALL}(query)"}}
+    own = {"query": X, "key": X, "mask": MASK}
+    wrong = own | {"query": TURNED, "key": TURNED}
+    assert told((own, origins), (wrong, origins)) == ({"query": "value"}, {"mask"})
+    assert told((own, origins), (own | {"mask": ~MASK}, origins)) == ({"mask": "value"}, {"query", "key"})
+
+
 def test_an_argument_with_merged_axes_is_compared():
     theirs = {"x": tensor(4, 3, 2)}
     assert told(theirs, {"x": theirs["x"].reshape(12, 2)}) == ({}, set())

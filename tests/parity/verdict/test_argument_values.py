@@ -88,6 +88,12 @@ IDS = torch.arange(B * N).reshape(B, N) ** 2 % 31
         (X, Table(), ("form", "Table in place of a tensor")),
         (Table(), X, ("form", "a tensor in place of Table")),
         (Table(), object(), None),
+        (Table(), Table(), None),
+        # A value that is no constant may have a text, which counts within one class.
+        (slice(2), slice(2), None),
+        (slice(2), slice(3), ("value", "slice slice(None, 3, None) in place of slice slice(None, 2, None)")),
+        (slice(2), range(2), None),
+        (slice(2), Table(), None),
         (Table(), 2, ("form", "2 in place of Table")),
         (2, Table(), ("form", "Table in place of 2")),
         (None, Table(), ("form", "Table in place of None")),
