@@ -126,7 +126,7 @@ def attention_tile(batch: Batch, parameters: Parameters, multiprocessors: int) -
     if is_small and fits and not _by_fma(parameters):
         programs = batch.sequences * batch.row_blocks(16) * tiles
         is_latency = programs <= (multiprocessors if _is_single(parameters) else multiprocessors // 2)
-        # A product of 16 columns of values has two tiles of the tensor cores for all warps.
+        # Where values are no wider than the 16 rows, Triton gives every warp all columns of keys.
         is_narrow = _is_single(parameters) and shape.pack * shape.vp == 16
         warps, columns = 8 if is_latency and not is_narrow else 4, _unrolled_columns(batch)
         # Keys and values of float32 are twice as many bytes, and their products three times as many.
