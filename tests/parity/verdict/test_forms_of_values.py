@@ -1,15 +1,19 @@
-"""Where another form of values ends; `test_api_turned` and `test_api_factors` have whole models."""
+"""Calls with another form of values; `test_api_turned` and `test_api_factors` have whole models."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from parity.base.precision import PRECISIONS
 from parity.capture.arguments import Received
 from parity.verdict.bound import bound_for
-from parity.verdict.forms_of_values import _Surroundings
+from parity.verdict.forms_of_values import Factor, Order, _Surroundings, in_forms
 from parity.verdict.judgement import MODEL_OUTPUT, TapJudgement
 from parity.verdict.rule import failure
+from tests.parity.comparisons import APPENDED, OUTPUT, TENSORS, B, N, evidence_with, normal, results_with
+from tests.parity.verdict.received_calls import capture
 
 WRONG = failure("wrong", bound_for(PRECISIONS["fp32"], 1))
 RIGHT = SimpleNamespace(passed=True, min_detectable_error=1e-3)
@@ -79,3 +83,142 @@ def test_a_factor_is_detected_by_the_first_right_result_around_it(factor, detect
     assert [around.detects(tap, factor) for tap in both] == [detected] * 2
     # Nothing that is judged lies around.
     assert not surroundings(both).detects("block.list.0.mix", factor)
+
+
+X, BIAS = normal(7, B, N, N), TENSORS["bias"]
+TURNED = "they have their axes in another order"
+SCALED = "they are times a factor"
+
+
+def sides(x, bias, **changes):
+    """The evidence and results of a model whose block calls "bias" with `x`, on both sides."""
+    evidence = evidence_with(oracle_received=capture(("bias", {"x": X.double()})), **changes)
+    own = capture(("bias", {"x": X}))
+    evidence.reference.arguments, evidence.reference.call_inputs = own.arguments, own.call_inputs
+    results = results_with(received=capture(("bias", {"x": x})))
+    for part in (results.tapped, results.poisoned):
+        part["bias"] = bias
+    return evidence, results
+
+
+def judgements(wrong=("bias",), alone=()):
+    """Taps with the wrong ones inside the model, and those that are wrong alone."""
+    return [
+        TapJudgement(
+            tap,
+            tap.removeprefix("append:"),
+            MODEL_OUTPUT if tap == OUTPUT else "Module",
+            WRONG if tap in wrong else RIGHT,
+            WRONG if tap in alone else None,
+        )
+        for tap in TENSORS
+    ]
+
+
+def in_form(x, bias, wrong=("bias",), alone=(), **changes):
+    """The port's results in the reference's form; None if they stay as they are."""
+    evidence, results = sides(x, bias, **changes)
+    found = in_forms(evidence, results, judgements(wrong, alone))
+    return None if found is results else found
+
+
+def turned(tensor):
+    return tensor.transpose(1, 2)
+
+
+def test_a_call_with_axes_in_another_order_is_compared_in_the_reference_s():
+    found = in_form(turned(X), turned(BIAS), valid={})
+    assert found.in_forms == {"bias": TURNED}
+    assert found.other_axes == {"bias": (B, N, N)}
+    assert found.scaled == {}
+    for part in (found.tapped, found.poisoned):
+        assert torch.equal(part["bias"], BIAS)
+        assert torch.equal(part["block"], TENSORS["block"])
+
+
+@pytest.mark.parametrize("factor", [4.0, -0.5])
+def test_a_call_times_a_factor_is_compared_without_it(factor):
+    found = in_form(factor * X, factor * BIAS)
+    assert found.in_forms == {"bias": SCALED}
+    assert found.scaled == {"bias": pytest.approx(factor, rel=1e-6)}
+    assert found.other_axes == {}
+    for part in (found.tapped, found.poisoned):
+        assert torch.allclose(part["bias"], BIAS, rtol=1e-6)
+        assert part["bias"].dtype == torch.float32
+
+
+def test_another_form_of_the_arguments_or_the_results_alone_is_a_fault():
+    assert in_form(turned(X), BIAS, valid={}) is None
+    assert in_form(X, turned(BIAS), valid={}) is None
+    assert in_form(X, 4 * BIAS) is None
+    assert in_form(4 * X, turned(BIAS), valid={}) is None
+    # A wrong result in another form is wrong.
+    assert in_form(turned(X), turned(BIAS) + 1, valid={}) is None
+
+
+def test_a_form_that_leaves_the_block_is_a_fault():
+    assert in_form(turned(X), turned(BIAS), ("bias", "block"), valid={}) is None
+    assert in_form(4 * X, 4 * BIAS, ("bias", "block", OUTPUT)) is None
+
+
+def test_a_factor_too_small_for_the_check_around_is_a_fault():
+    assert in_form(1.002 * X, 1.002 * BIAS).scaled
+    assert in_form(1.0005 * X, 1.0005 * BIAS) is None
+
+
+def test_only_failing_calls_of_the_full_forward_have_forms():
+    for wrong in ((), (OUTPUT,), (APPENDED,), ("block",)):
+        assert in_form(turned(X), turned(BIAS), wrong, valid={}) is None
+
+
+def test_a_module_that_is_wrong_alone_takes_the_axes_in_another_order():
+    found = in_form(turned(X), BIAS, (), ("bias",), valid={})
+    assert (found.in_forms, found.other_axes) == ({"bias": TURNED}, {})
+    assert torch.equal(found.tapped["bias"], BIAS)
+    # A factor shows in results.
+    assert in_form(4 * X, BIAS, (), ("bias",)) is None
+
+
+def test_what_is_known_of_other_calls_stays():
+    evidence, results = sides(turned(X), turned(BIAS), valid={})
+    results = replace(results, in_forms={"block": SCALED}, other_axes={"block": (1, 2)})
+    found = in_forms(evidence, results, judgements())
+    assert found.in_forms == {"block": SCALED, "bias": TURNED}
+    assert found.other_axes == {"block": (1, 2), "bias": (B, N, N)}
+
+
+def test_more_axes_than_those_of_an_order_keep_their_places():
+    order = Order((1, 0))
+    assert order.of(X, X).shape == (N, B, N)
+    assert torch.equal(order.of(X[:, 0, 0], X), X[:, 0, 0])
+
+
+def test_the_factor_is_that_of_the_elements_that_count():
+    factor = Factor(evidence_with())
+    port = 3 * BIAS
+    port[1, 3:] = 99.0  # padding
+    port[0, 0, 0] = torch.inf
+    assert factor.between(port, BIAS) == pytest.approx(3, rel=1e-6)
+    reference = BIAS.clone()
+    reference[0, 1, 1] = -torch.inf
+    assert factor.between(3 * BIAS, reference) == pytest.approx(3, rel=1e-6)
+    # The least squares of the port's tensor, of which a part is no multiple.
+    ones = torch.ones(2)
+    assert factor.between(torch.tensor([2.0, 4.0]), ones) == 3.0
+    assert factor.between(torch.tensor([2.0, 4.0]), 2 * ones) == 1.5
+
+
+@pytest.mark.parametrize(
+    ("port", "reference"),
+    [
+        (BIAS[:1], BIAS),
+        (torch.arange(3), torch.arange(3)),
+        (torch.ones(3), torch.zeros(3)),
+        (torch.zeros(3), torch.ones(3)),
+        (torch.full((3,), torch.nan), torch.ones(3)),
+    ],
+)
+def test_tensors_without_a_factor_stay(port, reference):
+    factor = Factor(evidence_with())
+    assert factor.between(port, reference) is None
+    assert factor.of(port, reference) is port
