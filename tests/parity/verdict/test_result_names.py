@@ -1,0 +1,91 @@
+"""Outputs that have numbers for names on one side, and integers that the reference gives no type.
+
+`tests/parity/test_api_results.py` has the names of modules' results.
+"""
+
+import pytest
+import torch
+
+from parity.capture.captures import Capture
+from parity.capture.outputs import form_of
+from parity.verdict.evidence import Results
+from parity.verdict.result_names import comparable, with_reference_names
+from tests.parity.comparisons import evidence_with
+from tests.parity.verdict.received_calls import capture
+
+PARTS = ("untapped", "tapped", "isolated", "incremental", "poisoned")
+
+
+def named(ours, theirs):
+    """The port's outputs and a module's result in every part, under the reference's names."""
+    reference = Capture(tensors={tap: torch.zeros(2) for tap in (*theirs, "block")})
+    evidence = evidence_with(reference=reference, oracle={}, oracle_isolated={})
+    tensors = {tap: torch.full((2,), float(place)) for place, tap in enumerate((*ours, "block"))}
+    results = Results(**{part: dict(tensors) for part in PARTS}, received=capture(("block", {"x": 2.0})))
+    return with_reference_names(evidence, results)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (["score.0", "score.1"], ["score.logits", "score.state"]),
+        (["score.logits", "score.state"], ["score.0", "score.1"]),
+        (["score.out.0", "score.out.1"], ["score.out.mean", "score.out.scale"]),
+        # One of them has its name already.
+        (["score.logits", "score.1"], ["score.logits", "score.state"]),
+    ],
+)
+def test_numbers_stand_for_the_names_of_outputs_in_their_order(ours, theirs):
+    found = named(ours, theirs)
+    for part in PARTS:
+        own = getattr(found, part)
+        assert list(own) == [*theirs, "block"]
+        assert [float(own[tap][0]) for tap in own] == [0.0, 1.0, 2.0]
+    pairs = zip(theirs, ours, strict=True)
+    assert found.numbered == {theirs: ours for theirs, ours in pairs if ours != theirs}
+    assert list(found.received.arguments) == ["block"]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        # Two names, or two numbers, are two outputs.
+        (["score.first", "score.second"], ["score.logits", "score.state"]),
+        (["score.1", "score.2"], ["score.0", "score.1"]),
+        (["score.0", "score.second"], ["score.logits", "score.state"]),
+        # Another number of outputs, or another depth.
+        (["score.0"], ["score.logits", "score.state"]),
+        (["score.0", "score.1"], ["score.logits"]),
+        (["score.0", "score.1"], ["score.out.logits", "score.out.state"]),
+        (["score.out.0", "score.out.1"], ["score.logits", "score.state"]),
+        (["score.out.0", "score.out.1"], ["score.other.logits", "score.other.state"]),
+        (["score.logits", "score.state"], ["score.logits", "score.state"]),
+    ],
+)
+def test_other_names_of_outputs_stay(ours, theirs):
+    found = named(ours, theirs)
+    assert all(list(getattr(found, part)) == [*ours, "block"] for part in PARTS)
+    assert found.numbered == {}
+
+
+def typed(theirs, ours, form):
+    """The type of the port's output beside the reference's, in both parts of the results."""
+    tap = "score.out"
+    reference = Capture(tensors={tap: theirs, "block": torch.tensor([1])}, forms={tap: form} if form else {})
+    evidence = evidence_with(reference=reference, oracle={}, oracle_isolated={})
+    tensors = {tap: ours, "block": torch.tensor([1], dtype=torch.int32)}
+    found = comparable(evidence, Results(dict(tensors), dict(tensors)))
+    assert {part["block"].dtype for part in (found.untapped, found.tapped)} == {torch.int32}
+    (dtype,) = {part[tap].dtype for part in (found.untapped, found.tapped)}
+    assert all(part[tap].tolist() == ours.tolist() for part in (found.untapped, found.tapped))
+    return dtype
+
+
+def test_a_number_of_the_reference_has_no_type_of_integers():
+    number, short = torch.tensor([3]), torch.tensor([3], dtype=torch.int32)
+    assert typed(number, short, form_of(3)) is torch.int64
+    # A tensor has one, and another kind of number is another result.
+    assert typed(number, short, "") is torch.int32
+    assert typed(number, short, form_of(torch.zeros(1, dtype=torch.complex64))) is torch.int32
+    assert typed(number, torch.tensor([3.0]), form_of(3)) is torch.float32
+    assert typed(torch.tensor([3.0]), short, form_of(3.0)) is torch.int32
