@@ -29,6 +29,7 @@ from parity.report.overview import counted, tolerated_in
 from parity.report.schema import Report, RunnerReport
 from parity.runners import RUNNERS
 from parity.verdict.judgement import MODEL_OUTPUT
+from parity.verdict.magnitudes import BEYOND
 from parity.verdict.merging import NOT_DETECTED
 from parity.verdict.notes import INSIDE_ALONE
 from parity.verdict.patterns import is_place
@@ -44,7 +45,11 @@ COMMAND = "parity.compare of"
 """Beginning of the command in the report of a comparison."""
 MOST_NOTES = 2
 """Largest number of printed notes of one kind."""
-_KINDS = {INSIDE_ALONE: INSIDE_ALONE, NOT_DETECTED: f"that miss an error of {INSENSITIVE_ABOVE:.0%}"}
+_KINDS = {
+    INSIDE_ALONE: INSIDE_ALONE,
+    NOT_DETECTED: f"that miss an error of {INSENSITIVE_ABOVE:.0%}",
+    BEYOND: "that are right on the inputs, and not beyond them",
+}
 """The printed notes on modules by their beginning, with the words for the modules of more such notes."""
 MOST_NAMES = 4
 """Largest number of names of modules in a printed note."""

@@ -159,6 +159,7 @@ class BatchCollection:
             modules_alone=modules_alone,
             timed=number == 0,
             row_trials=number == 0,
+            magnitudes=number == 0,
             covers=self._covers(number),
             appends_tapped=appends_tapped,
             profiles=self._request.profile if number == 0 else None,

@@ -27,6 +27,7 @@ from parity.execution.record import (
     ORACLE,
     REFERENCE,
     BuildRecord,
+    MagnitudeRecord,
     Record,
     RowTrialRecord,
     RunnerFailure,
@@ -36,6 +37,7 @@ from parity.execution.record import (
 from parity.execution.request import Batch, Steps
 from parity.execution.scheduler import RunnerPool, Scheduler
 from parity.execution.timings import prepare_timing, time_runners
+from parity.runners.forms import FORMS
 
 LONGEST_TIMED = 10.0
 """Longest run of the reference that is timed, in seconds: medians and spreads take dozens of runs."""
@@ -188,6 +190,10 @@ class _Collection:
         if record.taps_modules and name != REFERENCE and self._steps.modules_alone:
             arguments = (inputs, self._calls, folder.isolated, self._budget)
             record.problems = self._ask(name, Commands.run_isolated, *arguments)
+            if self._steps.magnitudes and abilities.measures_coverage and name not in FORMS:
+                with _step(record, "the run at other magnitudes"):
+                    found = self._ask(name, Commands.run_magnitudes, inputs, self._calls)
+                    record.magnitudes = [MagnitudeRecord(**vars(trial)) for trial in found]
         # Engines are built of the graphs of another runner.
         if self._steps.covers and abilities.measures_coverage and not abilities.builds:
             self._cover(record, name, folder)

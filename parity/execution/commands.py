@@ -38,6 +38,7 @@ from parity.capture.store import save_capture
 from parity.execution import gpu_memory
 from parity.execution.errors import error_text
 from parity.execution.timing_commands import TimingCommands
+from parity.inputs.weights import load_export
 from parity.runners.base import (
     Appends,
     BuildsEngines,
@@ -46,6 +47,7 @@ from parity.runners.base import (
     TapsAtOnce,
     TapsModules,
 )
+from parity.runners.magnitudes import MOST_BYTES, Magnitude, magnitudes
 from parity.runners.oracle.float64 import Float64Runner
 
 _OF_FLOAT64 = 2
@@ -186,6 +188,19 @@ class Commands(TimingCommands):
                     del capture.tensors[name]
         save_capture(capture, stem)
         return problems
+
+    def run_magnitudes(self, inputs: Path, calls: Path) -> list[Magnitude]:
+        """The errors of the first call of each of a port's modules at other magnitudes."""
+        recorded, port = self._capture(calls), self._able(TapsModules)
+        firsts: dict[str, ModuleCall] = {}
+        for call in recorded.calls:
+            is_small = call_bytes(recorded, call) <= MOST_BYTES
+            if port.can_run(call) and not call.appends and is_small:
+                firsts.setdefault(call.path, call)
+        assert self._loaded is not None, "load comes first"
+        _, precision, weights = self._loaded
+        of = (self._model, precision, load_export(weights), recorded)
+        return list(magnitudes(port, *of, firsts.values(), self._inputs(inputs)))
 
     def _run_call(
         self,

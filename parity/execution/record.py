@@ -18,6 +18,7 @@ ORACLE = "oracle"
 
 
 _Seconds = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+_Error = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 
 
 class Status(str, Enum):
@@ -70,6 +71,19 @@ class RowTrialRecord(BaseModel):
             if not differences or len(differences) != len(self.rows):
                 raise ValueError(f"{tap} has {len(differences)} differences of {len(self.rows)} rows")
         return self
+
+
+class MagnitudeRecord(BaseModel):
+    """The errors of one result at another magnitude; see `parity.runners.magnitudes.Magnitude`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    tap: str
+    kind: str
+    port: _Error
+    reference: _Error
+    broken: Annotated[int, Field(ge=0)]
+    compared: Annotated[int, Field(gt=0)]
 
 
 class QuantisedLayer(BaseModel):
@@ -126,6 +140,7 @@ class RunnerRecord(BaseModel):
         status, reason: Status at its end, and the reason of another status than OK.
         problems: Errors of isolated calls, by tap.
         row_trials: Differences of rows in other batches and in a second run; None if nothing was tried.
+        magnitudes: Errors of modules alone at other magnitudes of their inputs.
         seconds: Runs of the whole model.
         module_seconds: Runs of single calls, by tap.
         replay_seconds, module_replay_seconds: The same as replays of a CUDA graph.
@@ -145,6 +160,7 @@ class RunnerRecord(BaseModel):
     reason: str = ""
     problems: dict[str, str] = {}
     row_trials: list[RowTrialRecord] | None = None
+    magnitudes: list[MagnitudeRecord] = []
     seconds: list[_Seconds] = []
     module_seconds: dict[str, list[_Seconds]] = {}
     replay_seconds: list[_Seconds] = []

@@ -86,6 +86,7 @@ class Steps:
         modules_alone: Every module also runs alone, on the inputs of the reference's module.
         timed: The runners are timed.
         row_trials: Rows also run in other batches, and the batch a second time.
+        magnitudes: Modules of a port also run alone at other magnitudes of their inputs.
         covers: What the batch asks of the port is measured.
         appends_tapped: The incremental forward also runs with taps.
         profiles: Folder for traces; None for no traces.
@@ -94,6 +95,7 @@ class Steps:
     modules_alone: bool = True
     timed: bool = False
     row_trials: bool = False
+    magnitudes: bool = False
     covers: bool = False
     appends_tapped: bool = False
     profiles: Path | None = None

@@ -8,6 +8,7 @@ from typing import Literal
 from parity.execution.record import REFERENCE
 from parity.report.overview import BUILT, counted
 from parity.report.schema import Report
+from parity.verdict.magnitudes import BEYOND
 from parity.verdict.sensitivity import INSENSITIVE_ABOVE
 
 
@@ -36,9 +37,11 @@ def outcome(report: Report) -> Outcome:
     modules = [module for entry in judged for module in entry.modules]
     gaps = sum(module.status == "GAP" for module in modules)
     limited = sum(module.by_nature for module in modules)
+    beyond = sum(note.startswith(BEYOND) for module in modules for note in module.notes)
     compared = f"{counted(len(modules) - gaps, 'module verdict')} of {counted(len(judged), 'run')}"
     notes = f"; {counted(gaps, 'gap')}, each with its reason" if gaps else ""
     notes += f"; {counted(limited, 'check')} cannot detect 1 % in any batch of a run" if limited else ""
+    notes += f"; {counted(beyond, 'check')} would not pass beyond the inputs" if beyond else ""
     notes += f"; {counted(built, 'engine')} built and not run" if built else ""
     notes += f"; {counted(len(broken), 'run')} without a verdict" if broken else ""
     changed = ", ".join(report.changed_code)

@@ -15,7 +15,10 @@ from parity.report.overview import BUILT, PORT, detectable_text, gaps, notes, pl
 from parity.report.schema import CaseReport, PrecisionReport, Report, RunnerReport
 from parity.report.schema_modules import LatencyReport, ModuleReport
 from parity.verdict.judgement import MODEL_OUTPUT
+from parity.verdict.magnitudes import BEYOND
 
+MOST_BEYOND = 4
+"""Largest number of shown notes on modules that are right on the inputs alone."""
 SHORTEST_NAME = 12
 """Width at which a module's name is cut no further."""
 _STYLES = {"PASS": "green", "BUILT": "green", "INSENSITIVE": "yellow", "UNAVAILABLE": "yellow"}
@@ -265,6 +268,8 @@ def facts(report: Report) -> Iterator[Text]:
         yield Text(f"streams: {passed} of {len(streams)} PASS; worst err/limit {margin}", style="dim")
     if text := _metrics(report):
         yield Text(text, style="dim")
+    beyond = [note for note in notes(report) if BEYOND in note]
+    yield from (Text(note, style="yellow") for note in beyond[:MOST_BEYOND])
     left_out = {"reasons of gaps": len(gaps(report)), "notes": len(notes(report))}
     listed = ", ".join(f"{name} ({number})" for name, number in left_out.items() if number)
     yield Text(f"-v and report.html show: every module{f', {listed}' if listed else ''}", style="dim")

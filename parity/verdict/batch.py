@@ -41,6 +41,7 @@ from parity.verdict.error_map import with_error_maps
 from parity.verdict.evidence import Evidence, Results
 from parity.verdict.explanation import explain_between, explain_tap, with_cause, with_translation
 from parity.verdict.judgement import Diagnosis, RunnerJudgement
+from parity.verdict.magnitudes import beyond_inputs
 from parity.verdict.notes import notes
 from parity.verdict.result_names import comparable
 from parity.verdict.rows import judge_rows, row_diagnosis
@@ -313,6 +314,7 @@ def _judge_runner(
     rows = judge_rows(evidence, comparison.taps, record.row_trials or (), expected_rows)
     if diagnosis.kind == "none":
         diagnosis = row_diagnosis(rows)
+    beyond = beyond_inputs(evidence.precision, record.magnitudes, comparison.taps)
     judgement = RunnerJudgement(
         record=record,
         status=record.status,
@@ -322,7 +324,7 @@ def _judge_runner(
             diagnosis, explanation=explanation, batch=batch, source=_source(diagnosis, record.sources)
         ),
         taps=tuple(
-            replace(tap, notes=notes(evidence, results, comparison, tap))
+            replace(tap, notes=(*notes(evidence, results, comparison, tap), *beyond.get(tap.tap, ())))
             for tap in (replace(tap, batch=batch) for tap in comparison.taps)
         ),
         checks=comparison.checks,

@@ -1,13 +1,20 @@
 """Notes at modules: an operation whose longest sum is not known is named in every form of the report."""
 
+import io
 import json
 import shutil
+
+from rich.console import Console
 
 from parity.report import overview
 from parity.report.html import render_html
 from parity.report.junit import render_junit
 from parity.report.markdown import render_markdown
+from parity.report.outcome import outcome
 from parity.report.schema_modules import RoundingReport
+from parity.report.terminal import render
+from parity.report.terminal_cases import MOST_BEYOND
+from parity.verdict.magnitudes import BEYOND
 from tests.parity.made_reports import module, port, report
 
 PATH = "_hstu._attention_layers.0._o"
@@ -46,3 +53,16 @@ def test_a_module_that_rounds_more_is_noted_in_every_form():
     assert text in render_html(noted)
     assert overview.notes(noted)[0][:20] in render_markdown(noted).replace("\\", "")
     assert render_junit(noted).count(f"note: {text}") == 5
+
+
+def test_modules_that_are_right_on_the_inputs_alone_are_on_the_screen_and_counted():
+    note = f"{BEYOND}with 512 times its inputs its relative error is 1, and the reference's error is 1e-07"
+    paths = [f"layers.{number}" for number in range(MOST_BEYOND + 1)]
+    quiet = module("head")
+    noted = report((port("fp32", (*(module(path, notes=(note,)) for path in paths), quiet)),))
+    console = Console(width=200, file=io.StringIO())
+    console.print(render(noted, False))
+    shown = [line for line in console.file.getvalue().splitlines() if BEYOND in line]
+    assert [line.split(": ")[1] for line in shown] == paths[:-1]
+    assert "; 5 checks would not pass beyond the inputs" in str(outcome(noted))
+    assert "beyond" not in str(outcome(report((port("fp32", (quiet,)),))))

@@ -1,0 +1,154 @@
+"""Ports that are right on the inputs of a comparison, and not on larger, smaller or shifted ones."""
+
+import nvtripy as tp
+import pytest
+import torch
+
+import parity
+
+B, N, D = 32, 5, 8
+X = torch.randn(B, N, D, generator=torch.Generator().manual_seed(2))
+
+
+class Of(torch.nn.Module):
+    """A module of one function."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
+class Model(torch.nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.first = torch.nn.Linear(D, D)
+        self.part = Of(function)
+
+    def forward(self, x):
+        return self.part(self.first(x))
+
+
+class PartPort(tp.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
+def port_of(function):
+    class Port(tp.Module):
+        def __init__(self, dtype):
+            super().__init__()
+            self.first = tp.Linear(D, D, dtype=dtype)
+            self.part = PartPort(function)
+
+        def forward(self, x):
+            return self.part(self.first(x))
+
+    return Port
+
+
+def normalized(x):
+    """A layer norm in two passes, in float32."""
+    wide = tp.cast(x, tp.float32)
+    centred = wide - tp.mean(wide, dim=-1, keepdim=True)
+    variance = tp.mean(centred * centred, dim=-1, keepdim=True)
+    return tp.cast(centred / tp.sqrt(variance + 1e-5), x.dtype)
+
+
+def by_two_means(x):
+    wide = tp.cast(x, tp.float32)
+    mean = tp.mean(wide, dim=-1, keepdim=True)
+    variance = tp.mean(wide * wide, dim=-1, keepdim=True) - mean * mean
+    return tp.cast((wide - mean) / tp.sqrt(variance + 1e-5), x.dtype)
+
+
+def norm(x):
+    return torch.nn.functional.layer_norm(x, (D,))
+
+
+def softmax_of_exponentials(x):
+    weights = tp.exp(x)
+    return weights / tp.sum(weights, dim=-1, keepdim=True)
+
+
+def length(x):
+    wide = tp.cast(x, tp.float32)
+    return tp.cast(tp.sqrt(tp.sum(wide * wide, dim=-1)), x.dtype)
+
+
+RIGHT = {
+    "softmax": (lambda x: x.softmax(-1), lambda x: tp.softmax(x, dim=-1)),
+    "norm": (norm, normalized),
+    "sigmoid": (torch.sigmoid, tp.sigmoid),
+    "length": (lambda x: x.norm(dim=-1), length),
+    "bound": (lambda x: x.clamp(-6, 6), lambda x: tp.minimum(tp.maximum(x, -6.0), 6.0)),
+}
+LARGER, SHIFTED = "with 512 times its inputs", "times their largest"
+INSIDE = {
+    "softmax without its maximum": ("softmax", softmax_of_exponentials, "fp32", LARGER),
+    "variance of two means": ("norm", by_two_means, "fp32", SHIFTED),
+    "quotient of exponentials": ("sigmoid", lambda x: tp.exp(x) / (tp.exp(x) + 1.0), "fp16", LARGER),
+    "squares in half": ("length", lambda x: tp.sqrt(tp.sum(x * x, dim=-1)), "fp16", LARGER),
+    "bound that is left out": ("bound", lambda x: tp.maximum(x, -6.0), "fp32", LARGER),
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_right_module_has_no_note(name):
+    reference, port = RIGHT[name]
+    result = parity.compare(Model(reference), port_of(port), {"x": X}, ("fp32", "fp16", "bf16"))
+    assert result.passed, result
+    assert "beyond the inputs" not in str(result)
+
+
+@pytest.mark.parametrize("name", INSIDE)
+def test_a_module_that_is_right_on_the_inputs_alone_is_noted(name):
+    kind, port, precision, change = INSIDE[name]
+    result = parity.compare(Model(RIGHT[kind][0]), port_of(port), {"x": X}, (precision,))
+    assert result.passed, result
+    (note,) = (line for line in str(result).splitlines() if "beyond the inputs" in line)
+    assert "note: part (Of): beyond the inputs: " in note
+    assert change in note
+
+
+class Masked(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.part = Bounded()
+
+    def forward(self, x, valid):
+        return self.part(x, valid) * valid[..., None]
+
+
+class Bounded(torch.nn.Module):
+    def forward(self, x, valid):
+        return x.clamp(-6, 6)
+
+
+class MaskedPort(tp.Module):
+    def __init__(self, dtype):
+        super().__init__()
+        self.part = BoundedPort()
+
+    def forward(self, x, valid):
+        return self.part(x, valid) * tp.cast(tp.unsqueeze(valid, 2), x.dtype)
+
+
+class BoundedPort(tp.Module):
+    """Behind the valid rows it has no bounds."""
+
+    def forward(self, x, valid):
+        return tp.where(tp.unsqueeze(valid, 2) > 0, tp.minimum(tp.maximum(x, -6.0), 6.0), x)
+
+
+def test_padding_does_not_count():
+    valid = (torch.arange(N) < (torch.arange(B) % N + 1)[:, None]).int()
+    result = parity.compare(Masked(), MaskedPort, {"x": X, "valid": valid}, ("fp32",), mask="valid")
+    assert result.passed, result
+    assert "beyond the inputs" not in str(result)
