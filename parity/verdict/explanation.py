@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
 
+from parity.base.interruption import raisable
 from parity.capture.captures import argument_keys
 from parity.capture.names import TapName
+from parity.execution.errors import error_text
 from parity.inputs.masks import bits
 from parity.runners.registry import REGISTRY
 from parity.verdict.causes import OtherCall, Run, cause
@@ -20,6 +22,7 @@ from parity.verdict.judgement import MODEL_OUTPUT, RunnerJudgement, TapJudgement
 from parity.verdict.patterns import FailedTensor, all_at, explain, is_place, named_axes
 from parity.verdict.rule import Verdict
 
+NO_CAUSE = "the search for a cause ended with an error of this suite's: "
 MOST_OTHER_CALLS = 4
 """Largest number of other calls of a module that a cause must hold in."""
 
@@ -114,7 +117,15 @@ def _cause(
         other_runnable = _alone(evidence, other.tap)
         if result is not None and other_runnable is not None:
             others.append(OtherCall(*other_runnable, result))
-    return tuple(filter(None, [cause(*runnable, failed, other_calls=others)]))
+    return _searched(lambda: cause(*runnable, failed, other_calls=others))
+
+
+def _searched(search: Callable[[], str]) -> tuple[str, ...]:
+    """The cause that a search finds, if any. An error of the search is told, and costs no verdict."""
+    try:
+        return tuple(filter(None, [search()]))
+    except raisable() as error:
+        return (f"{NO_CAUSE}{error_text(error)}",)
 
 
 def _alone(evidence: Evidence, tap: str) -> tuple[Run, Mapping[str, torch.Tensor]] | None:
@@ -156,17 +167,20 @@ def explain_between(evidence: Evidence, results: Results, comparison: Comparison
         for other in comparison.taps
         if other.isolated is not None and other.isolated.passed and not _has_no_result(other)
     }
-    try:
-        text = cause(
-            lambda inputs: rerun.until(target, inputs),
-            rerun.inputs(),
-            failed,
-            lambda: right.isdisjoint(rerun.running) and (not inside or inside in rerun.running),
-        )
-    except KeyError:
-        # An output under the port's name, or a call that another batch makes.
-        return ()
-    return (text,) if text else ()
+
+    def search() -> str:
+        try:
+            return cause(
+                lambda inputs: rerun.until(target, inputs),
+                rerun.inputs(),
+                failed,
+                lambda: right.isdisjoint(rerun.running) and (not inside or inside in rerun.running),
+            )
+        except KeyError:
+            # An output under the port's name, or a call that another batch makes.
+            return ""
+
+    return _searched(search)
 
 
 def _between_modules(evidence: Evidence, results: Results, comparison: Comparison) -> FailedTensor | None:

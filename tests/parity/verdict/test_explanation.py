@@ -11,7 +11,7 @@ from parity.base.precision import PRECISIONS
 from parity.capture.captures import Capture, ModuleCall, TensorKey
 from parity.verdict.distances import Distance
 from parity.verdict.evidence import Evidence, Results
-from parity.verdict.explanation import explain_alone, explain_tap
+from parity.verdict.explanation import NO_CAUSE, explain_alone, explain_tap
 from parity.verdict.judgement import TapJudgement
 from parity.verdict.rule import failure
 from tests.parity.judgements import BOUND, verdict
@@ -106,6 +106,16 @@ def test_a_cause_comes_first_and_needs_an_oracle_that_can_run_again(evidence):
     assert explain_alone(known, port, _judged(FAIL, PASS)) == ()
     rounded = F.gelu(x) * GATE.half().double()
     assert explain_alone(known, rounded, judged)[0] == "fits the reference with kwargs.gate as float16"
+
+
+def test_a_search_that_raises_costs_the_cause_and_not_the_verdict(evidence):
+    def broken(call, inputs):
+        raise ValueError("28 is not in list")
+
+    known = dataclasses.replace(_with_oracle(evidence, _tensor(3)), run_oracle=broken)
+    told, pattern = explain_alone(known, 2 * known.oracle_isolated["block"], _judged(PASS, FAIL))
+    assert told.startswith(f"{NO_CAUSE}ValueError: 28 is not in list")
+    assert pattern == "equals the oracle times 2"
 
 
 def test_a_cause_leaves_out_discontinuities(evidence):
