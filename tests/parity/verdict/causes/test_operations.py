@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from parity.verdict.causes.operations import Operation
+from parity.verdict.causes.operations import Operation, in_place
 
 aten = torch.ops.aten
 
@@ -26,3 +26,19 @@ aten = torch.ops.aten
 def test_names_are_without_marks_and_overloads(function, name, words):
     operation = Operation(function, (), {})
     assert (operation.name, operation.words) == (name, words)
+
+
+def test_the_result_of_a_change_lies_in_the_tensor_that_is_written():
+    target, result = torch.zeros(3), torch.ones(3)
+    assert in_place(Operation(aten.mul_.Tensor, (target, 2.0), {}), result) is target
+    assert target.tolist() == [1.0, 1.0, 1.0]
+    assert in_place(Operation(aten.mul_.Tensor, (target, 2.0), {}), target) is target
+    with pytest.raises(RuntimeError, match=r"a result of shape \(2,\) does not fit in place"):
+        in_place(Operation(aten.mul_.Tensor, (target, 2.0), {}), result[:2])
+
+
+def test_other_results_stay_as_they_are():
+    target, result = torch.zeros(3), torch.ones(3)
+    assert in_place(Operation(aten.mul.Tensor, (target, 2.0), {}), result) is result
+    assert in_place(Operation(aten.mul_.Tensor, (target, 2.0), {}), (result,)) == (result,)
+    assert target.tolist() == [0.0, 0.0, 0.0]
