@@ -1,0 +1,109 @@
+"""Explanations by other tensors: a result of another name, and other calls of the module that fails."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from parity.capture.captures import Capture, ModuleCall
+from parity.verdict import explanation
+from parity.verdict.distances import Distance
+from parity.verdict.explanation import explain_alone, explain_tap
+from parity.verdict.judgement import TapJudgement
+from tests.parity.comparisons import evidence_with
+from tests.parity.verdict.test_explanation import (
+    ALONE,
+    FAIL,
+    INSIDE,
+    PASS,
+    RESULTS,
+    VALID,
+    B,
+    N,
+    _judged,
+    _tensor,
+)
+
+
+@pytest.fixture
+def evidence():
+    known = {"oracle": {"block": INSIDE}, "oracle_isolated": {"block": ALONE}}
+    return evidence_with(reference=Capture(), valid={N: VALID}, batch_size=B, **known)
+
+
+OTHER = _tensor(6)
+
+
+@pytest.mark.parametrize(
+    ("oracle", "port", "told"),
+    [
+        ({"earlier": OTHER}, OTHER, "earlier"),
+        # Outputs of the entry come first, then the last result of the model.
+        ({"earlier": OTHER, "later": OTHER}, OTHER, "later"),
+        ({"score.out": OTHER, "later": OTHER}, OTHER, "score.out"),
+        ({"short": OTHER[:, :3], "earlier": OTHER, "long": torch.ones(7)}, OTHER, "earlier"),
+        ({"append:earlier": OTHER, "earlier@1": OTHER}, OTHER, "earlier@1"),
+        ({"append:earlier": OTHER}, OTHER, ""),
+        ({"earlier": OTHER}, _tensor(7), ""),
+    ],
+)
+def test_another_result_of_the_model_in_the_place_of_the_right_one_is_named(evidence, oracle, port, told):
+    evidence = dataclasses.replace(evidence, oracle={**oracle, "block": INSIDE})
+    results = dataclasses.replace(RESULTS, tapped={"block": port.float()})
+    texts = explain_tap(evidence, results, _judged(FAIL, None))
+    assert [text for text in texts if "oracle's" in text] == [f"equals the oracle's {told}"] * bool(told)
+
+
+def test_integers_that_are_all_equal_are_no_other_result(evidence):
+    ids = torch.arange(B * N).reshape(B, N) ** 2 % 17
+    exact = dataclasses.replace(FAIL, limit=Distance(0.0, 0.0, 0.0))
+    for other, told in ((ids % 5, True), (torch.full_like(ids, 3), False), (ids % 2, True)):
+        known = dataclasses.replace(evidence, oracle={"earlier": other, "block": ids})
+        results = dataclasses.replace(RESULTS, tapped={"block": other})
+        texts = explain_tap(known, results, _judged(exact, None))
+        assert ("equals the oracle's earlier" in texts) is told
+
+
+def test_another_result_of_the_same_call_alone_is_named(evidence):
+    call = ModuleCall("block", "block", "Block", [], {}, ("block", "block[1]"))
+    capture = Capture(calls=[call], longest_sums={"block": 1})
+    alone = {"block": ALONE, "block[1]": OTHER, "head": OTHER}
+    known = dataclasses.replace(evidence, reference=capture, oracle_isolated=alone)
+    assert explain_alone(known, OTHER, _judged(PASS, FAIL)) == ("equals the oracle's block[1]",)
+    assert "oracle's" not in "".join(explain_alone(known, _tensor(8), _judged(PASS, FAIL)))
+    unknown = dataclasses.replace(evidence, oracle_isolated=alone)
+    assert "oracle's" not in "".join(explain_alone(unknown, OTHER, _judged(PASS, FAIL)))
+
+
+def test_a_cause_holds_in_the_last_other_calls_of_the_same_result(evidence, monkeypatch):
+    """Right ones count as well; other results, and calls without numbers or without a run, do not."""
+    taps = ["block", *(f"block@{number}" for number in range(1, 8)), "block@1[1]", "head"]
+    calls = [ModuleCall(tap, tap, "Block", [], {}, (tap,)) for tap in taps if tap != "block@6"]
+    known = dataclasses.replace(
+        evidence,
+        reference=Capture(calls=calls, longest_sums=dict.fromkeys(taps, 1)),
+        oracle_isolated={tap: ALONE + place for place, tap in enumerate(taps)},
+        run_oracle=lambda call, inputs: dict.fromkeys(call.outputs, ALONE),
+    )
+    ports = {tap: 2 * ALONE + place for place, tap in enumerate(taps) if tap != "block@5"}
+    judged = [
+        TapJudgement(
+            tap, tap, "Block", PASS, None if tap == "block@2" else PASS if tap == "block@4" else FAIL
+        )
+        for tap in taps
+    ]
+    seen = []
+
+    def cause(run, arguments, failed, other_calls):
+        assert float(run({})[0, 0, 0]) == float(ALONE[0, 0, 0])
+        seen.extend(other_calls)
+        return "fits"
+
+    monkeypatch.setattr(explanation, "cause", cause)
+    results = dataclasses.replace(RESULTS, isolated=ports)
+    assert explain_tap(known, results, judged[0], judged)[0] == "fits"
+    # The last four are 4 to 7, of which 5 has no result and 6 no run.
+    for number, other in zip((4, 7), seen, strict=True):
+        assert other.result.port.tolist() == ports[f"block@{number}"].tolist()
+        assert other.result.oracle.tolist() == known.oracle_isolated[f"block@{number}"].tolist()
+        assert other.run({}).tolist() == ALONE.tolist()
