@@ -9,7 +9,7 @@ next to the reference's module in the tested precision and in float64.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +26,8 @@ from parity.runners.torch.eager import TorchRunner
 
 FACTOR = 512.0
 """Its square exceeds float16, and the exponential of a few units of it float32."""
+UNCHANGED = "its inputs"
+"""The kind of the trial that tells whether the results of both sides are of one form."""
 MOST_PARAMETERS = 1 << 24
 """Models with more parameters are not built twice more, and have no trials."""
 MOST_BYTES = 1 << 24
@@ -96,13 +98,14 @@ def magnitudes(
 
 
 def _changed(inputs: Tensors, precision: Precision) -> dict[str, Mapping[str, torch.Tensor]]:
-    """The inputs at other magnitudes, by the change in words; none without numbers to change."""
+    """The inputs, and those at other magnitudes, by the change in words; none without numbers to change."""
     numbers = {key: tensor for key, tensor in inputs.items() if _is_of_numbers(tensor)}
     if not numbers:
         return {}
     # A shift keeps two thirds of the digits of what differs between elements.
     shift = 2.0 ** (round(-math.log2(precision.unit_roundoff)) // 3)
-    changes = {
+    changes: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+        UNCHANGED: lambda x: x,
         f"{FACTOR:g} times its inputs": lambda x: x * FACTOR,
         f"its inputs divided by {FACTOR:g}": lambda x: x / FACTOR,
         f"its inputs plus {shift:g} times their largest": lambda x: x + shift * _largest(x),

@@ -6,11 +6,12 @@ type, or loses half of its digits, and the reference's module keeps them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from parity.base.precision import Precision
 from parity.capture.names import TapName
 from parity.execution.record import MagnitudeRecord
+from parity.runners.magnitudes import UNCHANGED
 from parity.verdict.bound import half_of_digits
 from parity.verdict.judgement import TapJudgement
 
@@ -21,19 +22,26 @@ _TIMES = 8.0
 
 
 def beyond_inputs(
-    precision: Precision, trials: Iterable[MagnitudeRecord], taps: Iterable[TapJudgement]
+    precision: Precision, trials: Sequence[MagnitudeRecord], taps: Iterable[TapJudgement]
 ) -> dict[str, tuple[str]]:
-    """The notes at results that pass, by tap: the first of each, and none around a noted module."""
+    """The notes at results that pass, by tap: the first of each, and none around a noted module.
+
+    A result that passes in another form, such as one with its axes in another order, has none.
+    """
     lost = half_of_digits(precision.unit_roundoff)
     passed = {tap.tap for tap in taps if tap.passed}
+    alike = {trial.tap for trial in trials if trial.kind == UNCHANGED and not _is_lost(trial, lost)}
     found: dict[str, tuple[str]] = {}
     for trial in sorted(trials, key=_depth, reverse=True):
-        is_lost = trial.broken or trial.port > max(lost, _TIMES * trial.reference)
-        is_kept = trial.reference <= lost
-        is_noted = is_lost and is_kept and trial.tap in passed
+        is_noted = trial.tap in passed & alike and _is_lost(trial, lost) and trial.reference <= lost
         if is_noted and not any(_is_inside(tap, trial.tap) for tap in found):
             found.setdefault(trial.tap, (_told(trial),))
     return found
+
+
+def _is_lost(trial: MagnitudeRecord, lost: float) -> bool:
+    """Whether the port leaves the numbers of its type, or loses half of their digits by itself."""
+    return trial.broken > 0 or trial.port > max(lost, _TIMES * trial.reference)
 
 
 def _depth(trial: MagnitudeRecord) -> int:

@@ -152,3 +152,22 @@ def test_padding_does_not_count():
     result = parity.compare(Masked(), MaskedPort, {"x": X, "valid": valid}, ("fp32",), mask="valid")
     assert result.passed, result
     assert "beyond the inputs" not in str(result)
+
+
+class TurnedPort(tp.Module):
+    """Its part receives and returns rows and columns exchanged, and both have the same size."""
+
+    def __init__(self, dtype):
+        super().__init__()
+        self.first = tp.Linear(D, D, dtype=dtype)
+        self.part = PartPort(lambda x: tp.softmax(x, dim=1))
+
+    def forward(self, x):
+        return tp.transpose(self.part(tp.transpose(self.first(x), 1, 2)), 1, 2)
+
+
+def test_a_part_with_its_axes_in_another_order_is_no_other_function():
+    square = torch.randn(B, D, D, generator=torch.Generator().manual_seed(3))
+    result = parity.compare(Model(RIGHT["softmax"][0]), TurnedPort, {"x": square}, ("fp32",))
+    assert result.passed, result
+    assert "beyond the inputs" not in str(result)

@@ -6,6 +6,7 @@ import pytest
 
 from parity.base.precision import PRECISIONS
 from parity.execution.record import MagnitudeRecord
+from parity.runners.magnitudes import UNCHANGED
 from parity.verdict.magnitudes import beyond_inputs
 from tests.parity.judgements import tap, verdict
 
@@ -25,8 +26,9 @@ def trial(name="block", **changes):
     return MagnitudeRecord(**(facts | changes))
 
 
-def noted(*trials):
-    return beyond_inputs(PRECISIONS["fp32"], trials, TAPS)
+def noted(*trials, unchanged=0.0):
+    base = [trial(name, kind=UNCHANGED, port=unchanged) for name in {own.tap for own in trials}]
+    return beyond_inputs(PRECISIONS["fp32"], [*base, *trials], TAPS)
 
 
 @pytest.mark.parametrize(
@@ -64,3 +66,9 @@ def test_the_innermost_module_and_its_first_trial_are_named():
 
 def test_a_wrong_module_has_no_such_note():
     assert noted(trial("wrong", port=1.0)) == {}
+
+
+def test_a_result_of_another_form_has_no_note():
+    assert noted(trial(port=1.0), unchanged=LOST)
+    assert noted(trial(port=1.0), unchanged=1.01 * LOST) == {}
+    assert beyond_inputs(PRECISIONS["fp32"], [trial(port=1.0)], TAPS) == {}
