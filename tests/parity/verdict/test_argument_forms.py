@@ -113,6 +113,9 @@ def test_a_module_that_runs_alone_or_gives_no_result_has_no_form():
     ("ours", "expected"),
     [
         ({"x": X[None]}, "x: shape (1, 4, 3) in place of (4, 3)"),
+        # Such a tensor is compared with merged axes, and may be no argument of the module.
+        ({"x": X.reshape(2, 2, 3)}, "x: shape (2, 2, 3) in place of (4, 3)"),
+        ({"x": 2.0}, "x: 2.0 in place of a tensor"),
         ({"x": X}, ""),
         ({"x": 2 * X}, ""),
         ({"x": X.half()}, "x: float16 in place of float32"),
@@ -194,6 +197,12 @@ def test_an_argument_of_the_reference_s_origin_may_have_another_form():
 def test_a_view_is_right_within_the_limit_of_an_argument():
     reference, port = capture((CALL, {"x": SQUARE})), capture((CALL, {"x": SQUARE.T * (1 + 1e-7)}))
     exact = capture((CALL, {"x": SQUARE.double() * (1 - 1e-7)}))
+    evidence = evidence_of(reference, oracle_received=exact)
+    assert list(argument_views(evidence, Results({}, received=port), CALL, [Turned()]))
+    # An argument within it needs no view.
+    sides = [{"x": SQUARE, "y": X}, {"x": SQUARE.T, "y": X * (1 + 1e-7)}]
+    reference, port = (capture((CALL, values)) for values in sides)
+    exact = capture((CALL, {"x": SQUARE.double(), "y": X.double() * (1 - 1e-7)}))
     evidence = evidence_of(reference, oracle_received=exact)
     assert list(argument_views(evidence, Results({}, received=port), CALL, [Turned()]))
 

@@ -160,6 +160,8 @@ def test_another_shape_that_broadcasts_is_compared():
         found = difference(theirs, ours)
         assert (found.kind, found.is_exact, found.failed.wrong.sum()) == ("broadcast", False, 2)
         assert found.text.startswith(f"shape {tuple(ours.shape)} in place of {tuple(theirs.shape)}, 2 of ")
+    facts = [{"origins": {"x": origin}} for origin in ("causal", "local")]
+    assert "is local in place of causal" in difference(wide, mask[None], facts).explanation
     rows, columns = IDS[:, :1], IDS[:1]
     assert difference(rows, columns).kind == "broadcast"
     assert difference(rows, columns.float()).kind == "form"
