@@ -8,6 +8,7 @@ import torch
 
 from parity.base.precision import PRECISIONS
 from parity.capture.arguments import Argument, Received
+from parity.capture.values import Opaque
 from parity.verdict.comparison import compare
 from parity.verdict.judgement import MODEL_OUTPUT, ArgumentDifference, CallJudgement
 from parity.verdict.notes import INSIDE_ALONE, notes
@@ -137,3 +138,47 @@ def test_a_module_that_takes_other_shapes_alone_says_so_where_it_has_a_result():
     assert told.startswith(f"{INSIDE_ALONE}: it takes other arguments than the reference's, mask: ")
     results.isolated = {}
     assert notes(evidence, results, comparison, judged) == ()
+
+
+def test_forms_factors_and_numbers_of_a_result_stand_at_its_tap():
+    evidence = evidence_with()
+    evidence.reference.forms["block"] = "PyTorch returns a sparse tensor, compared as a dense one"
+    results = replace(results_with(), scaled={"bias": 4.0}, numbered={OUTPUT: "score.0"})
+    comparison = compare(evidence, results)
+    own = {
+        name: notes(evidence, results, comparison, tap(name)) for name in ("block", "bias", OUTPUT, "other")
+    }
+    factor = "the port has 4 times the numbers, which the module around it undoes; compared without"
+    assert own == {
+        "block": ("PyTorch returns a sparse tensor, compared as a dense one",),
+        "bias": (factor,),
+        OUTPUT: ("the port returns it as score.0",),
+        "other": (),
+    }
+
+
+def test_a_module_that_joins_calls_is_noted_where_it_is_judged_alone_only():
+    evidence, results = evidence_with(), results_with()
+    comparison = replace(compare(evidence, results), without_partner={"block": "the port calls block once"})
+    alone = tap("block@1[0]", accumulated=None)
+    told = ("judged alone: the port calls block once; the results behind it are judged",)
+    assert notes(evidence, results, comparison, alone) == told
+    for other in (tap("block"), tap("block", accumulated=None, isolated=None), replace(alone, gap="none")):
+        assert notes(evidence, results, comparison, other) == ()
+    assert notes(evidence, results, comparison, tap("bias", accumulated=None)) == ()
+
+
+def test_arguments_that_cannot_be_stored_are_named_with_their_class():
+    evidence, results = evidence_with(), results_with()
+    calls = [
+        replace(call, args=[Opaque("Table"), Opaque("Cache")]) if call.tap == "block" else call
+        for call in evidence.reference.calls
+    ]
+    evidence = replace(evidence, reference=replace(evidence.reference, calls=calls))
+    comparison, own = compare(evidence, results), tap("block", isolated=None)
+    start = f"{INSIDE_ALONE}: its arguments cannot be stored: "
+    assert notes(evidence, results, comparison, own) == (f"{start}Cache, Table",)
+    arguments = [Argument("x", 0), Argument("table", 1, other="Table"), Argument("cache", 2, other="Cache")]
+    evidence.reference.arguments["block"] = Received("", 0, 0, tuple(arguments))
+    assert notes(evidence, results, comparison, own) == (f"{start}table (Table), cache (Cache)",)
+    assert notes(evidence, results, comparison, tap("block")) == ()
