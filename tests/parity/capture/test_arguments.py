@@ -1,11 +1,14 @@
 """Arguments of calls on both sides: names, origins, constants, copies."""
 
+from dataclasses import replace
+
+import numpy as np
 import nvtripy as tp
 import pytest
 import torch
 
 from parity.capture import torch_hooks, tripy_hooks
-from parity.capture.arguments import Argument, named_arguments
+from parity.capture.arguments import Argument, named_arguments, with_value
 from parity.capture.store import load_capture, save_capture
 
 
@@ -182,3 +185,10 @@ def test_arguments_come_back_from_the_disk(tmp_path):
 def test_wrong_arguments_are_refused_as_by_the_call():
     with pytest.raises(TypeError, match="missing a required argument: 'x'"):
         list(named_arguments(Inner().forward, (), {}))
+
+
+def test_a_number_of_numpy_is_a_constant_and_a_value_with_a_text_is_of_its_class():
+    plain = Argument("x", 0)
+    assert with_value(plain, np.float32(2.5)) == replace(plain, constant=2.5)
+    assert with_value(plain, slice(2)) == replace(plain, constant="slice(None, 2, None)", other="slice")
+    assert with_value(plain, object()) == replace(plain, other="object")
