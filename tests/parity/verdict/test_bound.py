@@ -49,3 +49,12 @@ def test_the_lasting_part_of_a_limit_has_no_rows():
     bound = Bound(k=3.0, floor=8.0, longest_sum=7, unit_roundoff=UNIT)
     assert bound.lasting(0.0) == 4.0
     assert bound.lasting(1.0) == 5.0
+
+
+def test_the_error_of_a_half_type_in_float32_grows_with_the_root_of_the_sum():
+    for name in ("fp16", "bf16"):
+        share = PRECISIONS["fp32"].unit_roundoff / PRECISIONS[name].unit_roundoff
+        for terms, root in ((0, 1), (1, 1), (16, 4)):
+            bound = bound_for(PRECISIONS[name], terms)
+            assert bound.error_in_float32 == pytest.approx(bound.floor * share * root, rel=1e-12)
+    assert bound_for(PRECISIONS["fp32"], 16).error_in_float32 == math.inf

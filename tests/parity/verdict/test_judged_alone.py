@@ -88,3 +88,12 @@ def test_the_arguments_of_such_calls_are_left_out():
     assert found.received.call_inputs == received.call_inputs
     assert found.tapped is results.tapped
     assert list(results.received.arguments) == ["bias", "block", "block@1", "block.inner"]
+
+
+def test_a_case_is_asked_for_leave_by_the_path_and_kind_of_the_reference_s_module():
+    asked = []
+    evidence = evidence_with(absence=lambda path, kind: asked.append((path, kind)) or "")
+    assert not evidence.allows_one_side("block")
+    assert not evidence.allows_one_side("elsewhere")
+    assert asked == [("block", "Block"), ("elsewhere", "unknown")]
+    assert evidence_with(absence=lambda path, kind: "stated").allows_one_side("block")
