@@ -75,7 +75,17 @@ def test_modules_inside_of_each_other_end_the_search():
 
 
 @pytest.mark.parametrize(
-    ("factor", "detected"), [(4.0, True), (0.25, True), (-1.0, True), (1.0005, False), (0.9995, False)]
+    ("factor", "detected"),
+    [
+        (4.0, True),
+        (0.25, True),
+        (-1.0, True),
+        (1.0005, False),
+        (0.9995, False),
+        (1.0010005, False),
+        (0.9990005, False),
+        (1.002, True),
+    ],
 )
 def test_a_factor_is_detected_by_the_first_right_result_around_it(factor, detected):
     both = ["block.list.0", "block.list.0.mix"]
@@ -222,3 +232,25 @@ def test_tensors_without_a_factor_stay(port, reference):
     factor = Factor(evidence_with())
     assert factor.between(port, reference) is None
     assert factor.of(port, reference) is port
+
+
+def test_the_finest_check_of_a_module_detects_a_factor():
+    fine, coarse = (SimpleNamespace(passed=True, min_detectable_error=own) for own in (1e-3, 0.5))
+    for first, second in ((fine, coarse), (coarse, fine)):
+        taps = [
+            TapJudgement("block[0]", "block", "Module", first, None),
+            TapJudgement("block[1]", "block", "Module", second, None),
+            TapJudgement("block.list.0", "block.list.0", "Module", WRONG, None),
+        ]
+        arguments = {call: Received(parent, 0, 0, ()) for call, parent in INSIDE.items()}
+        evidence = SimpleNamespace(reference=SimpleNamespace(arguments=arguments))
+        assert _Surroundings(evidence, taps).detects("block.list.0", 1.01)
+
+
+def test_a_module_of_two_axes_that_is_wrong_alone_takes_them_in_another_order():
+    x = normal(15, B, B)
+    evidence = evidence_with(oracle_received=capture(("bias", {"x": x.double()})), valid={})
+    own = capture(("bias", {"x": x}))
+    evidence.reference.arguments, evidence.reference.call_inputs = own.arguments, own.call_inputs
+    results = results_with(received=capture(("bias", {"x": x.T})))
+    assert in_forms(evidence, results, judgements((), ("bias",))).in_forms == {"bias": TURNED}
