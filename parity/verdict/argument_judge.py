@@ -16,7 +16,7 @@ from parity.capture.names import TapName
 from parity.verdict.distances import Distance
 from parity.verdict.elements import is_integer
 from parity.verdict.evidence import Evidence, Results, is_regrouped, like
-from parity.verdict.judgement import ArgumentDifference
+from parity.verdict.judgement import SHAPE, ArgumentDifference
 from parity.verdict.patterns import FailedTensor, all_at, explain, named_axes
 from parity.verdict.rule import Verdict, judge
 from parity.verdict.tolerance import Tolerated
@@ -25,8 +25,6 @@ EXACT = Distance(0.0, 0.0, 0.0)
 """The limit of integers, booleans and infinite elements."""
 Excluded = Callable[[torch.Tensor], np.ndarray | None]
 """From a tensor to the mask of its elements that depend on a discontinuity; None for none."""
-SHAPE = "shape"
-"""Beginning of the text of an argument of another shape."""
 
 
 class View(Protocol):

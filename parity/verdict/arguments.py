@@ -18,10 +18,10 @@ from typing import TypeVar
 from parity.capture.arguments import Argument, Received
 from parity.capture.captures import ModuleCall
 from parity.capture.names import TapName
-from parity.verdict.argument_judge import SHAPE, ArgumentJudge, Excluded, View
+from parity.verdict.argument_judge import ArgumentJudge, Excluded, View
 from parity.verdict.argument_pairs import paired
 from parity.verdict.evidence import Evidence, Results
-from parity.verdict.judgement import CallJudgement
+from parity.verdict.judgement import SHAPE, CallJudgement
 from parity.verdict.tolerance import Tolerated
 
 

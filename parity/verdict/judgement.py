@@ -128,6 +128,10 @@ class TapJudgement:
         return max((math.inf if math.isnan(margin) else margin for margin in margins), default=0.0)
 
 
+SHAPE = "shape"
+"""Beginning of the text of an argument of another shape."""
+
+
 @dataclass(frozen=True, slots=True)
 class ArgumentDifference:
     """An argument that the port passes otherwise than the reference.
@@ -179,8 +183,15 @@ class CallJudgement:
 
     @property
     def not_compared(self) -> list[str]:
-        """Names of the arguments that the port's module takes in another form, or has no parameter for."""
-        return [argument.name for argument in self.differing if argument.kind in ("form", "signature")]
+        """Names of the arguments that the port's module takes in another form, or has no parameter for.
+
+        A name with another shape has both shapes behind it.
+        """
+        return [
+            f"{own.name} ({own.text})" if own.text.startswith(SHAPE) else own.name
+            for own in self.differing
+            if own.kind in ("form", "signature")
+        ]
 
     @property
     def is_wrong_by_itself(self) -> bool:

@@ -100,6 +100,13 @@ def test_the_most_telling_argument_of_a_call(differing, equal, wrong, text):
     assert exact.is_wrong_by_itself
 
 
+def test_arguments_that_are_not_compared_have_their_shapes():
+    other = replace(FORM, name="mask", text="shape (1, 3) in place of (4, 3)")
+    lacks = replace(FORM, name="key", kind="signature", text="no such argument")
+    call = CallJudgement("block", "", (FORM, other, VALUE, lacks))
+    assert call.not_compared == ["form", "mask (shape (1, 3) in place of (4, 3))", "key"]
+
+
 def test_rows_and_their_errors_are_those_of_the_module_alone():
     inside = replace(PASS, rows=Rows(first=3, most=3, carrying=2.0))
     errors = RowErrors(8, 1.0, 1.0, 1.0, 1.0, 1.0)
