@@ -99,7 +99,7 @@ class ArgumentJudge:
     def _of_common_shape(
         self, name: str, reference: Argument, port: Argument, theirs: torch.Tensor, ours: torch.Tensor
     ) -> ArgumentDifference | None:
-        """The difference of two tensors that broadcast to one shape, in it; None if there is none."""
+        """The difference of two tensors of which one broadcasts to the other; None if there is none."""
         shape = _common_shape(theirs, ours)
         if shape is None:
             return None
@@ -231,11 +231,13 @@ def _other_shape(reference: torch.Tensor, port: torch.Tensor) -> str:
 
 
 def _common_shape(first: torch.Tensor, second: torch.Tensor) -> tuple[int, ...] | None:
-    """The shape to which both tensors broadcast; None without one."""
+    """The shape of one of two tensors to which the other one broadcasts; None without one."""
     try:
-        return tuple(torch.broadcast_shapes(first.shape, second.shape))
+        shape = torch.broadcast_shapes(first.shape, second.shape)
     except RuntimeError:
         return None
+    # A third shape may have far more elements than both.
+    return tuple(shape) if shape in (first.shape, second.shape) else None
 
 
 def _missing(name: str, present: Argument, side: str) -> ArgumentDifference | None:

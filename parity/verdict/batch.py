@@ -356,12 +356,20 @@ def _blame(comparison: Comparison, record: RunnerRecord) -> Diagnosis:
     fault.
     """
     tap = comparison.tap(comparison.diagnosis.tap)
-    problem = record.problems.get(str(TapName.parse(tap.tap).module_call), "") if tap is not None else ""
-    if problem and not _is_same(problem, record.reason):
-        return Diagnosis("check", "", f"every module that runs on its own passes, and {record.reason}")
-    if tap is not None and tap.isolated is not None and not tap.isolated.passed:
+    if tap is None or tap.isolated is None or tap.isolated.passed:
+        return Diagnosis("check", "", f"every module passes on its own, and {record.reason}")
+    problem = record.problems.get(str(TapName.parse(tap.tap).module_call), "")
+    if not problem or _is_same(problem, record.reason):
         return comparison.diagnosis
-    return Diagnosis("check", "", f"every module passes on its own, and {record.reason}")
+    wrong = (
+        f"{other.path} is wrong on its own"
+        for other in comparison.taps
+        if other.isolated is not None
+        and not other.isolated.passed
+        and str(TapName.parse(other.tap).module_call) not in record.problems
+    )
+    told = next(wrong, "every module that runs on its own passes")
+    return Diagnosis("check", "", f"{told}, and {record.reason}")
 
 
 def _is_same(problem: str, reason: str) -> bool:

@@ -140,7 +140,7 @@ class ArgumentDifference:
         name: Path of the argument, its parameter first.
         kind: "value": other elements, or another constant; "absent": a tensor on one side only;
             "signature": a tensor that the port's module has no parameter for; "form": another shape or type;
-            "broadcast": another shape with other elements, where both shapes broadcast to one.
+            "broadcast": another shape with other elements, where one shape broadcasts to the other.
         text: The difference in words.
         is_exact: Whether the elements are integers or booleans.
         explanation: Patterns that explain the tensor, in words.

@@ -151,7 +151,7 @@ def test_another_shape_or_type_is_a_difference_of_form():
 
 
 def test_another_shape_that_broadcasts_is_compared():
-    """Kind and text, with the elements of the common shape; neither side needs the larger one."""
+    """Kind and text, with the elements of the larger shape, which either side may have."""
     mask = torch.arange(N)[:, None] >= torch.arange(N)
     wide = mask.expand(B, N, N).clone()
     assert told(difference(wide, mask[None])) == ("form", "shape (1, 6, 6) in place of (4, 6, 6)")
@@ -163,8 +163,9 @@ def test_another_shape_that_broadcasts_is_compared():
     facts = [{"origins": {"x": origin}} for origin in ("causal", "local")]
     assert "is local in place of causal" in difference(wide, mask[None], facts).explanation
     rows, columns = IDS[:, :1], IDS[:1]
-    assert difference(rows, columns).kind == "broadcast"
-    assert difference(rows, columns.float()).kind == "form"
+    assert difference(rows, columns).kind == "form"
+    assert difference(rows, IDS).kind == "broadcast"
+    assert difference(rows, IDS.float()).kind == "form"
     assert difference(X, X[:, :4]).kind == "form"
     mean = X[:, :1].clone()
     exact = mean.double() + 1e-7 * NOISE[:, :1]

@@ -16,8 +16,9 @@ from parity.execution.folder import CaseFolder
 from parity.execution.record import REFERENCE, RowTrialRecord, RunnerRecord, Status
 from parity.runners.oracle import rerun
 from parity.verdict import batch
-from parity.verdict.comparison import compare_runners
+from parity.verdict.comparison import Comparison, compare_runners
 from parity.verdict.judgement import Diagnosis
+from tests.parity.judgements import tap, verdict
 from tests.parity.verdict import saved_scores
 from tests.parity.verdict.saved_scores import OUTPUT, PORT, TENSORS, judged, of, saved_batch, write
 
@@ -123,6 +124,22 @@ def test_the_place_in_an_append_is_that_of_its_function():
     inside = {"argument": "append:block.inner(x)", "code": "block"}
     assert place("incremental.0", sources | steps, **inside) == "block.py:8"
     assert place("append:others.first", sources) == ""
+
+
+def test_an_error_of_the_model_is_told_with_a_module_that_is_wrong_alone():
+    """The module in front raises another error alone, and is not to blame."""
+    raised = RunnerRecord(
+        status=Status.ERROR, reason="the run raises E: no &", problems={"block": "E: takes x"}
+    )
+    block, head = tap("block", isolated=verdict(2.0)), tap("head", isolated=verdict(2.0))
+
+    def told(*taps):
+        comparison = Comparison(taps, {}, "", 0.0, Diagnosis("module", "block"))
+        return batch._blame(comparison, raised).text
+
+    assert told(block, head) == "head is wrong on its own, and the run raises E: no &"
+    right = tap("head")
+    assert told(block, right) == "every module that runs on its own passes, and the run raises E: no &"
 
 
 def test_other_diagnoses_have_no_place():
