@@ -89,9 +89,9 @@ class AttentionPort(tp.Module):
             tp.transpose(tp.reshape(part, (-1, LENGTH, HEADS, WIDTH // HEADS)), 1, 2)
             for part in tp.split(self.c_attn(x), 3, dim=-1)
         )
-        scores = q @ tp.transpose(k, 2, 3) / math.sqrt(WIDTH // HEADS)
+        scores = q / math.sqrt(WIDTH // HEADS) @ tp.transpose(k, 2, 3)
         is_past = tp.tril(tp.ones((LENGTH, LENGTH), dtype=tp.float32)) > 0.0
-        scores = tp.where(is_past, scores, tp.full_like(scores, -60000.0))
+        scores = tp.where(is_past, scores, tp.full_like(scores, -math.inf))
         mixed = tp.softmax(scores, dim=-1) @ v
         return self.c_proj(tp.reshape(tp.transpose(mixed, 1, 2), (-1, LENGTH, WIDTH)))
 

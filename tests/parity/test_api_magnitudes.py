@@ -7,7 +7,7 @@ import torch
 import parity
 
 B, N, D = 32, 5, 8
-X = torch.randn(B, N, D, generator=torch.Generator().manual_seed(2))
+X = 2.0 * torch.randn(B, N, D, generator=torch.Generator().manual_seed(2))
 
 
 class Of(torch.nn.Module):
@@ -87,15 +87,15 @@ RIGHT = {
     "norm": (norm, normalized),
     "sigmoid": (torch.sigmoid, tp.sigmoid),
     "length": (lambda x: x.norm(dim=-1), length),
-    "bound": (lambda x: x.clamp(-6, 6), lambda x: tp.minimum(tp.maximum(x, -6.0), 6.0)),
+    "bound": (lambda x: x.clamp(-9, 9), lambda x: tp.minimum(tp.maximum(x, -9.0), 9.0)),
 }
-LARGER, SHIFTED = "with 512 times its inputs", "times their largest"
+LARGER, SHIFTED = "with 64 times its inputs", "times their largest"
 INSIDE = {
     "softmax without its maximum": ("softmax", softmax_of_exponentials, "fp32", LARGER),
     "variance of two means": ("norm", by_two_means, "fp32", SHIFTED),
     "quotient of exponentials": ("sigmoid", lambda x: tp.exp(x) / (tp.exp(x) + 1.0), "fp16", LARGER),
     "squares in half": ("length", lambda x: tp.sqrt(tp.sum(x * x, dim=-1)), "fp16", LARGER),
-    "bound that is left out": ("bound", lambda x: tp.maximum(x, -6.0), "fp32", LARGER),
+    "bound that is left out": ("bound", lambda x: tp.maximum(x, -9.0), "fp32", LARGER),
 }
 
 
@@ -128,7 +128,7 @@ class Masked(torch.nn.Module):
 
 class Bounded(torch.nn.Module):
     def forward(self, x, valid):
-        return x.clamp(-6, 6)
+        return x.clamp(-9, 9)
 
 
 class MaskedPort(tp.Module):
@@ -144,7 +144,7 @@ class BoundedPort(tp.Module):
     """Behind the valid rows it has no bounds."""
 
     def forward(self, x, valid):
-        return tp.where(tp.unsqueeze(valid, 2) > 0, tp.minimum(tp.maximum(x, -6.0), 6.0), x)
+        return tp.where(tp.unsqueeze(valid, 2) > 0, tp.minimum(tp.maximum(x, -9.0), 9.0), x)
 
 
 def test_padding_does_not_count():

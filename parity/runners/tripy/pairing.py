@@ -151,7 +151,7 @@ def types_inside(module: tp.Module, args: list, kwargs: dict, inside: Inside) ->
     """The types of floating-point arguments inside the model, by the identity of the tensor.
 
     A part of a model may compute in another type than the tested one, such as a loss in float32.
-    Parameters are those of `in_ranks`.
+    The arguments are those of `in_ranks`.
     """
     return {
         id(tensor): inside[name][1]
