@@ -17,8 +17,7 @@ ORACLE = "oracle"
 """The runner in float64 that all others are measured against."""
 
 
-_Seconds = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
-_Error = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+_NotNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 
 
 class Status(str, Enum):
@@ -80,8 +79,8 @@ class MagnitudeRecord(BaseModel):
 
     tap: str
     kind: str
-    port: _Error
-    reference: _Error
+    port: _NotNegative
+    reference: _NotNegative
     broken: Annotated[int, Field(ge=0)]
     compared: Annotated[int, Field(gt=0)]
 
@@ -161,10 +160,10 @@ class RunnerRecord(BaseModel):
     problems: dict[str, str] = {}
     row_trials: list[RowTrialRecord] | None = None
     magnitudes: list[MagnitudeRecord] = []
-    seconds: list[_Seconds] = []
-    module_seconds: dict[str, list[_Seconds]] = {}
-    replay_seconds: list[_Seconds] = []
-    module_replay_seconds: dict[str, list[_Seconds]] = {}
+    seconds: list[_NotNegative] = []
+    module_seconds: dict[str, list[_NotNegative]] = {}
+    replay_seconds: list[_NotNegative] = []
+    module_replay_seconds: dict[str, list[_NotNegative]] = {}
     replay_reasons: dict[str, str] = {}
     peak_bytes: int | None = None
     timing_reason: str = ""

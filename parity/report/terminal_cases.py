@@ -268,9 +268,10 @@ def facts(report: Report) -> Iterator[Text]:
         yield Text(f"streams: {passed} of {len(streams)} PASS; worst err/limit {margin}", style="dim")
     if text := _metrics(report):
         yield Text(text, style="dim")
-    beyond = [note for note in notes(report) if BEYOND in note]
+    noted = notes(report)
+    beyond = [note for note in noted if BEYOND in note]
     yield from (Text(note, style="yellow") for note in beyond[:MOST_BEYOND])
-    left_out = {"reasons of gaps": len(gaps(report)), "notes": len(notes(report))}
+    left_out = {"reasons of gaps": len(gaps(report)), "notes": len(noted)}
     listed = ", ".join(f"{name} ({number})" for name, number in left_out.items() if number)
     yield Text(f"-v and report.html show: every module{f', {listed}' if listed else ''}", style="dim")
 

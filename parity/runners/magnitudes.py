@@ -148,7 +148,6 @@ def _errors(
     if not scale:
         return None
     theirs, ours = (side[compared].double() for side in (reference, port))
-    errors = (float(torch.linalg.vector_norm(side - true)) / scale for side in (ours, theirs))
-    own, of_reference = errors
+    own, of_reference = (float(torch.linalg.vector_norm(side - true)) / scale for side in (ours, theirs))
     broken = int((~torch.isfinite(ours)).sum())
     return own if math.isfinite(own) else 0.0, of_reference, broken, true.numel()

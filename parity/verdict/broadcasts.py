@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from parity.capture.names import TapName
-from parity.verdict.judgement import CallJudgement, TapJudgement
+from parity.verdict.judgement import ArgumentDifference, CallJudgement, TapJudgement
 
 
 def with_broadcasts(
@@ -31,12 +31,15 @@ def _decided(call: CallJudgement, taps: Sequence[TapJudgement]) -> CallJudgement
     own = [tap for tap in taps if str(TapName.parse(tap.tap).module_call) == call.call]
     right_alone = all(tap.isolated is not None and tap.isolated.passed for tap in own)
     wrong_inside = any(tap.accumulated is not None and not tap.accumulated.passed for tap in own)
-    differing = (
-        argument
-        if argument.kind != "broadcast"
-        else replace(argument, kind="value")
-        if right_alone and wrong_inside
-        else replace(argument, kind="form", explanation=(), failed=None)
+    differing = tuple(
+        _as(argument, is_wrong=right_alone and wrong_inside) if argument.kind == "broadcast" else argument
         for argument in call.differing
     )
-    return replace(call, differing=tuple(differing))
+    return replace(call, differing=differing)
+
+
+def _as(argument: ArgumentDifference, is_wrong: bool) -> ArgumentDifference:
+    """The difference as that of other values, or of another form, which has no explanation."""
+    if is_wrong:
+        return replace(argument, kind="value")
+    return replace(argument, kind="form", explanation=(), failed=None)
