@@ -148,7 +148,7 @@ def _merge(earlier: RunnerJudgement, later: RunnerJudgement) -> RunnerJudgement:
     if earlier.verdict == "NONE" or later.verdict == "NONE":
         return _without_evidence(*((earlier, later) if earlier.verdict == "NONE" else (later, earlier)))
     first_failure = earlier if earlier.verdict == "FAIL" else later
-    named = earlier.diagnosis.tap if earlier.verdict == "FAIL" and earlier.diagnosis else ""
+    named = (earlier.diagnosis or Diagnosis()).tap
     taps = {tap.tap: tap for tap in earlier.taps}
     for tap in later.taps:
         taps[tap.tap] = _worse(taps[tap.tap], tap, tap.tap == named) if tap.tap in taps else tap
@@ -178,7 +178,7 @@ def _without_evidence(none: RunnerJudgement, other: RunnerJudgement) -> RunnerJu
     return other if other.status is not Status.OK else replace(other, status=none.status, reason=none.reason)
 
 
-def _worse(earlier: TapJudgement, later: TapJudgement, is_named: bool = False) -> TapJudgement:
+def _worse(earlier: TapJudgement, later: TapJudgement, is_named: bool) -> TapJudgement:
     """The worse of two batches, with the smallest error that either detects, notes and rows of both.
 
     It is the earlier one if that fails at the tap that the diagnosis names.

@@ -55,8 +55,8 @@ class OtherCall:
 
     def contradicts(self, key: Hashable) -> bool:
         """Whether a change gives another result than the port's; not in a call without the operation."""
-        trials = self._trials.get(key, [])
-        return bool(trials) and all(map(self._differs, trials))
+        trials = self._trials.get(key)
+        return trials is not None and all(map(self._differs, trials))
 
     def _differs(self, trial: _Trial) -> bool:
         counted, changed = self.result.counted, _result(trial.run)
@@ -186,7 +186,7 @@ def _changed_operations(
 
 def _ordinal(number: int) -> str:
     ends = {1: "st", 2: "nd", 3: "rd"}
-    return f"{number}{'th' if 10 < number % 100 < 14 else ends.get(number % 10, 'th')}"
+    return f"{number}{'th' if number % 100 in (11, 12, 13) else ends.get(number % 10, 'th')}"
 
 
 Places = dict[tuple[Place | None, str], dict[int, Change]]
@@ -208,7 +208,7 @@ def _joint(
     """One mistake at several operations: all runs of a place in the code, selections of a few, or all."""
     for (origin, text), runs in places.items():
         if origin is not None and len(runs) > 1:
-            yield f"{text}, all {len(runs)} times in {origin.words}", (origin, text, "all"), runs
+            yield f"{text}, all {len(runs)} times in {origin.words}", (origin, text), runs
     for words in dict.fromkeys(change.together for _, change in changes if change.together):
         alike = [(number, change) for number, change in changes if change.together == words]
         counts = range(2, len(alike) + 1) if len(alike) <= MOST_JOINT else [len(alike)]

@@ -11,7 +11,9 @@ import pytest
 from cases.shipped import load_case
 from parity.base.errors import UserError
 from parity.base.precision import PRECISIONS
+from parity.execution.commands import Commands
 from parity.execution.folder import PrecisionFolder, RunFolder
+from parity.execution.record import RunnerFailure, Status
 from parity.execution.scheduler import JUDGE, MAX_WORKERS, RunnerPool, Scheduler, Sharing
 from parity.verdict.apart import judge_of, judged_here
 from parity.verdict.batch import judge_batch
@@ -109,6 +111,41 @@ def test_a_run_of_bounded_memory_judges_one_tap_at_a_time():
     for is_bounded in ((True,), (False,), ()):
         assert judge_of(worker, CASE, *is_bounded)(CASE, PrecisionFolder(Path("fp32")), "typical") == {}
     assert asked == [1, 3, 3]
+
+
+def apart_with(request):
+    """`judge_batch` in a process that answers so, and what was asked of the pool."""
+    asked = []
+
+    def get(*process):
+        asked.append(process)
+        return SimpleNamespace(request=request)
+
+    scheduler = SimpleNamespace(judges_apart=True, cores_of_a_worker=2)
+    return judge_of(SimpleNamespace(pool=SimpleNamespace(get=get), scheduler=scheduler), CASE), asked
+
+
+def test_a_process_that_judges_runs_the_function_of_this_module():
+    folder = PrecisionFolder(Path("bf16"))
+    judge, asked = apart_with(lambda *request: request)
+    command, function, *arguments = judge(CASE, folder, "typical", {"onnx", "torch"})
+    assert asked == [(JUDGE, PRECISIONS["bf16"])]
+    assert command == Commands.call
+    assert function == "parity.verdict.apart:judged_here"
+    assert arguments == [CASE.reference, folder, "typical", ["onnx", "torch"], 2]
+
+
+def test_verdicts_that_a_process_does_not_give_name_case_batch_and_remedy():
+    failure = RunnerFailure(Status.CRASHED, "signal 9")
+
+    def request(*_):
+        raise failure
+
+    with pytest.raises(UserError) as refusal:
+        apart_with(request)[0](CASE, PrecisionFolder(Path("fp32")), "typical")
+    problem = f"in batch typical have no result ({failure})"
+    expected = UserError("verdicts", CASE.name, problem, "give fewer rows with --batch")
+    assert str(refusal.value) == str(expected)
 
 
 def test_the_process_judges_as_many_taps_at_a_time_as_it_is_asked(monkeypatch):

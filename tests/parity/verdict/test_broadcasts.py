@@ -1,5 +1,7 @@
 """Arguments of another shape with other elements: which ones are wrong."""
 
+from dataclasses import replace
+
 import pytest
 
 from parity.verdict.broadcasts import with_broadcasts
@@ -38,6 +40,9 @@ def test_other_kinds_stay():
     assert kinds([tap("block", accumulated=FAIL)], value, OTHER) == ["value", "form"]
 
 
-def test_a_form_has_no_explanation():
-    (call,) = with_broadcasts([CallJudgement("block", "", (MASK,))], [tap("block")])
-    assert call.differing[0].explanation == ()
+def test_other_values_alone_have_an_explanation_and_their_tensors():
+    mask = replace(MASK, failed=object())
+    for taps, kind in (([tap("block")], "form"), ([tap("block", accumulated=FAIL)], "value")):
+        (call,) = with_broadcasts([CallJudgement("block", "", (mask,))], taps)
+        explained = mask if kind == "value" else replace(mask, explanation=(), failed=None)
+        assert call.differing == (replace(explained, kind=kind),)

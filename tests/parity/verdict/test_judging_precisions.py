@@ -43,8 +43,10 @@ def folder(tmp_path):
 
 def _judge(folder, labels=(), recorded=False, judge=judge_batch, keep=True):
     case_folder = CaseFolder(folder.batch.path.parent)
+    # Captures stay unless a caller says otherwise.
+    options = {} if keep else {"keep": False}
     return PrecisionJudge(
-        Scores(), PRECISIONS["fp32"], case_folder, ["typical"], recorded, labels, judge, keep
+        Scores(), PRECISIONS["fp32"], case_folder, ["typical"], recorded, labels, judge, **options
     )
 
 
@@ -105,13 +107,28 @@ def test_large_captures_go_before_the_next_batch_is_made(folder, monkeypatch, la
 
 
 @pytest.mark.parametrize(
-    ("scale_error", "rows", "helps"), [(200.0, 10, False), (7.0, 10, True), (7.0, 640, False)]
+    ("scale_error", "rows", "drawn", "most", "helps"),
+    [
+        (200.0, 10, 0, 4, False),
+        (7.0, 10, 0, 4, True),
+        (7.0, 640, 0, 4, False),
+        # A batch that was drawn is none that may follow.
+        (7.0, 10, 1, 4, False),
+        (0.9, 10, 1, 1, False),
+        (0.9, 10, 2, 1, False),
+        (0.9, 10, 0, 1, True),
+        # A check that detects half of its own size is not lost.
+        (0.5, 10, 1, 1, True),
+    ],
 )
-def test_an_output_that_stays_lost_with_all_rows_of_a_run_gets_no_more(folder, scale_error, rows, helps):
+def test_an_output_that_stays_lost_with_all_rows_of_a_run_gets_no_more(
+    folder, scale_error, rows, drawn, most, helps
+):
     judged(folder)
     judge = _judge(folder)
     judge.add(folder.batch)
-    judge._most_further = 4
+    judge._most_further = most
+    judge._names += [f"{MORE_ROWS_NAME} {4**number}" for number in range(1, drawn + 1)]
     lost = replace(
         verdict_with(0.2, math.inf), limit=Distance(1e3, 1e3, scale_error), rows=Rows(rows, rows, rows / 2)
     )
@@ -121,9 +138,23 @@ def test_an_output_that_stays_lost_with_all_rows_of_a_run_gets_no_more(folder, s
     judge._batches[0] |= {"dull": runner(tap("block"), output)}
     assert judge.judgement().runners["dull"].verdict == "INSENSITIVE"
     assert judge.insensitive_runners() == (("dull",) if helps else ())
-    judge._names.append(f"{MORE_ROWS_NAME} 4")
-    judge._most_further = 1
-    assert judge.insensitive_runners() == ()
+
+
+def test_a_first_failure_in_appends_is_one_at_a_check(folder):
+    judge = _judge(folder)
+    checks = {"incremental.current": verdict_with(2.0)}
+
+    def failing(tap, **changes):
+        return runner(verdict="FAIL", diagnosis=Diagnosis("check", tap), checks=checks, **changes)
+
+    passing = runner(checks=checks, diagnosis=Diagnosis("insensitive", "incremental.current"))
+    judge._batches = [
+        {REFERENCE: runner(), PORT: failing("incremental.current")},
+        {REFERENCE: runner(), PORT: failing("block")},
+        {REFERENCE: passing, PORT: failing("block")},
+        {REFERENCE: runner(), PORT: runner(verdict="NONE", diagnosis=None)},
+    ]
+    assert [judge.fails_in_appends(number) for number in range(4)] == [True, False, False, False]
 
 
 def test_runners_with_insensitive_checks_get_more_rows(folder):

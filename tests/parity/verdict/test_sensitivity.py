@@ -125,6 +125,7 @@ def test_the_rows_of_several_batches():
         merged = merged.and_later(later)
     assert merged == Rows(4, 16, 3.5)
     assert Rows().and_later(batches[0]) == batches[0]
+    assert merged.and_later(batches[1]) == merged
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Mistakes in a loop: one place in the code runs several times, and the port differs in all of them."""
 
+import functools
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,12 @@ def test_a_factor_that_one_step_leaves_out():
     assert text == f"fits the reference without the factor of {D}, the 3rd of {STEPS} times in {LINE}"
 
 
+def test_the_number_of_a_step_in_words():
+    texts = "1st 2nd 3rd 4th 10th 11th 12th 13th 14th 21st 22nd 23rd 24th 100th 101st 111th 112th 113th 121st"
+    for text in texts.split():
+        assert search._ordinal(int(text[:-2])) == text
+
+
 def test_a_loop_of_two_steps():
     arguments = ARGUMENTS | {"x": ARGUMENTS["x"][:2]}
 
@@ -86,6 +93,36 @@ def test_two_lines_are_two_places():
     assert text == f"fits the reference without the factor of {D}"
     # The same mistake at two places is none of these.
     assert told(reference, lambda x: reference(x, 0.0, 0.0), arguments) == ""
+
+
+def test_two_operations_of_one_line_are_two_places():
+    scale = ARGUMENTS["scale"]
+
+    def reference(x, first=scale, second=scale):
+        return torch.tanh(x[0] * first) + torch.sin(x[1] * second)
+
+    def functions(x, other=lambda x: torch.tanh(x * ARGUMENTS["scale"])):
+        first, second = lambda x: torch.tanh(x * scale), lambda x: torch.tanh(x * scale)
+        return first(x[0]) + 2 * (other or second)(x[1])
+
+    arguments = {"x": ARGUMENTS["x"]}
+    text = f"fits the reference without the factor of {D}"
+    assert told(reference, lambda x: reference(x, second=torch.ones(D)), arguments) == text
+    assert told(reference, lambda x: reference(x, torch.ones(D), torch.ones(D)), arguments) == ""
+    # The same instruction of two functions is two places, too.
+    function = functools.partial(functions, other=None)
+    assert told(function, lambda x: functions(x, other=torch.tanh), arguments) == text
+
+
+def test_a_loop_of_a_library_has_no_line_of_the_users_code(monkeypatch):
+    """As that of PyTorch's recurrent modules, where these run alone."""
+    monkeypatch.setattr(search, "_LIBRARIES", search._LIBRARIES | {"tests"})
+
+    def port(**arguments):
+        return summed(**arguments, factor=torch.ones_like)
+
+    text = told(summed, port, ARGUMENTS)
+    assert text == f"fits the reference without the factor of {D}, all {STEPS} times in the module"
 
 
 @pytest.mark.parametrize(

@@ -70,3 +70,40 @@ def test_a_call_without_the_operation_contradicts_nothing():
 
     text = told(reference, port, LATER, others=[FIRST])
     assert text == "fits the reference with tanh in place of sigmoid"
+
+
+def test_another_call_contradicts_changes_of_an_argument_and_of_all_runs_of_a_loop():
+    """The port is wrong in one call alone."""
+
+    def rounded(x, state):
+        return step(x if state.any() else x.float().double(), state)
+
+    text = "fits the reference with x as float32"
+    assert told(step, rounded, FIRST) == told(step, rounded, FIRST, others=[FIRST]) == text
+    assert told(step, rounded, FIRST, others=[LATER]) == ""
+
+    def without_factors(x, state, count):
+        factors = {"factors": lambda number: torch.ones(D)} if count == 4 else {}
+        return stepping(x, state, count, **factors)
+
+    four, three = (LATER | {"count": torch.tensor(count)} for count in (4, 3))
+    text = f"fits the reference without the factor of {D}, all 4 times in "
+    assert told(stepping, without_factors, four, others=[four]).startswith(text)
+    assert told(stepping, without_factors, four, others=[three]) == ""
+
+
+@pytest.mark.parametrize("weight", [WEIGHT, None])
+def test_a_change_that_another_call_cannot_have_contradicts(weight):
+    """It has a result of another shape there, or does not run."""
+
+    def reference(x, axis=0):
+        rows = x.sum(axis)
+        return rows if weight is None else rows @ weight
+
+    def port(x):
+        return reference(x, axis=int(x.shape == (D, D)))
+
+    square, rows = {"x": X[:D]}, {"x": X}
+    text = "fits the reference with sum over axis 1 in place of 0"
+    assert told(reference, port, square) == told(reference, port, square, others=[square]) == text
+    assert told(reference, port, square, others=[rows]) == ""
