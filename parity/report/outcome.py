@@ -50,11 +50,10 @@ def outcome(report: Report) -> Outcome:
     failing_streams = len(report.failing_streams())
     if failed or failing_streams:
         with_verdict = sum(entry.verdict != "NONE" for entry in entries)
-        parts = [_share(len(failed), with_verdict, "run", "diverge")]
-        if failing_streams:
-            # What fails comes first.
-            place = 1 if failed else 0
-            parts.insert(place, _share(failing_streams, streams, "stream", "fail"))
+        runs = _share(len(failed), with_verdict, "run", "diverge")
+        fails = [_share(failing_streams, streams, "stream", "fail")] if failing_streams else []
+        # What fails comes first.
+        parts = [runs, *fails] if failed else [*fails, runs]
         return Outcome("FAIL", f"{'; '.join(parts)}{notes}.")
     compared += f" and {counted(streams, 'stream')}" if streams else ""
     if built and not judged and not asked:

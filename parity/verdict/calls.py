@@ -179,7 +179,7 @@ def judged_alone(
             return TapJudgement(tap.tap, tap.path, tap.kind, None, None, counts)
         return TapJudgement.of(tap.tap, tap.path, tap.kind, verdict, alone)
 
-    return tuple(map(judged, taps)) if numbers else tuple(taps)
+    return tuple(map(judged, taps))
 
 
 def without_calls(results: Results, paths: Iterable[str]) -> Results:

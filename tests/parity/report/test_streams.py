@@ -35,8 +35,8 @@ LINE = (
 )
 
 
-def _report(*streams):
-    report = made_reports.passing()
+def _report(*streams, report=None):
+    report = report or made_reports.passing()
     (case,) = report.cases
     return report.model_copy(update={"cases": (case.model_copy(update={"streams": streams}),)})
 
@@ -87,6 +87,8 @@ def test_a_stream_that_fails_fails_every_form():
     failing = _report(GOOD, BAD)
     assert str(outcome(failing)).startswith("FAIL: 1 of 2 streams fails; none of 6 runs diverges")
     assert str(outcome(_report(BAD))).startswith("FAIL: 1 of 1 stream fails; none of 6 runs diverges")
+    both = str(outcome(_report(BAD, report=made_reports.failing())))
+    assert both.startswith("FAIL: 3 of 6 runs diverge; 1 of 1 stream fails")
     text = _shown(failing)
     assert f"FAIL: {LINE}" in text
     assert "streams: 1 of 2 PASS; worst err/limit 70.00" in text

@@ -95,6 +95,19 @@ def test_parts_of_another_container_pair_by_their_order():
     assert told((theirs, places), (turned, places))[0] == {"pair.a": "value", "pair.b": "value"}
 
 
+def test_the_order_counts_the_parts_that_pair_otherwise():
+    """The second part is known by its origin, and stands first in the port's list."""
+    theirs = {"pair.a": X, "pair.b": Y, "pair.c": TURNED}
+    ours = {"pair[0]": Y, "pair[1]": X, "pair[2]": TURNED}
+    facts = {
+        "places": dict.fromkeys((*theirs, *ours), 0),
+        "origins": {"pair.b": "memory", "pair[0]": "memory"},
+    }
+    differing, equal = told((theirs, facts), (ours, facts))
+    assert differing == {"pair.a": "signature", "pair[1]": "form"}
+    assert equal == {"pair.b", "pair.c"}
+
+
 def test_containers_of_unequal_length_have_no_order():
     theirs, ours = {"pair.a": X, "pair.b": Y}, {"pair[0]": X}
     places = {"places": dict.fromkeys((*theirs, *ours), 0)}

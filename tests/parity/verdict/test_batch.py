@@ -59,6 +59,7 @@ class Stating(Case):
         return False
 
     squeeze = True
+    whole_outputs = ("scores", "state")
 
 
 def evidence_of(*calls, **tensors):
@@ -82,6 +83,7 @@ def test_a_module_that_pytorch_never_calls_may_be_the_ports_alone():
 def test_the_evidence_has_the_options_of_its_case():
     oracle, evidence = evidence_of()
     assert (evidence.squeeze, evidence.causal, evidence.tolerated("tap", "path")) == (True, False, 0.5)
+    assert evidence.whole_outputs == ["forward.scores", "forward.state"]
     assert evidence.oracle_received is oracle
 
 

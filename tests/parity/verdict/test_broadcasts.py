@@ -46,3 +46,4 @@ def test_other_values_alone_have_an_explanation_and_their_tensors():
         (call,) = with_broadcasts([CallJudgement("block", "", (mask,))], taps)
         explained = mask if kind == "value" else replace(mask, explanation=(), failed=None)
         assert call.differing == (replace(explained, kind=kind),)
+        assert call.differing[0].failed is explained.failed

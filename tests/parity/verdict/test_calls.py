@@ -7,7 +7,16 @@ import torch
 
 from parity.base.precision import PRECISIONS
 from parity.capture.captures import Capture, ModuleCall
-from parity.verdict.calls import ONE_SIDED, REMEDY, extra, has_module, looks_up_rows, missing, spare_result
+from parity.verdict.calls import (
+    ONE_SIDED,
+    REMEDY,
+    extra,
+    has_module,
+    looks_up_rows,
+    missing,
+    spare_result,
+    without_partner,
+)
 from parity.verdict.evidence import Evidence, Results
 
 
@@ -185,3 +194,26 @@ def test_a_runner_has_a_module_with_any_result_of_it(part):
     results = Results({}, **{part: {"block@1[0]": "any"}})
     assert has_module(results, "block")
     assert not has_module(results, "block.inner")
+
+
+def test_no_remedy_is_told_where_the_case_allows_the_calls_of_a_path():
+    evidence, results = sides("block block@1 other other@1", "block block@1 block@2 other")
+    evidence.absence = lambda path, kind: "stated" if path == "block" else ""
+    assert extra(evidence, results, "block@2") == "extra: the port calls block 3 times, the reference 2 times"
+    assert missing(evidence, results, "other@1").endswith(f"; {ONE_SIDED}")
+    evidence.absence = lambda path, kind: "stated" if path == "other" else ""
+    assert extra(evidence, results, "block@2").endswith(f"; {ONE_SIDED}")
+    assert (
+        missing(evidence, results, "other@1") == "missing: the port calls other once, the reference 2 times"
+    )
+
+
+def test_calls_of_equal_shapes_are_partners_beside_joined_ones():
+    evidence, results = sides(
+        "block block@1 block.inner block.inner@1 other other@1", "block block.inner other"
+    )
+    results.tapped["block"] = torch.zeros(2)
+    inside, outside = (
+        f"the port calls {path} once, the reference 2 times" for path in ("block.inner", "block")
+    )
+    assert without_partner(evidence, results) == {"block": outside, "block.inner": inside}

@@ -61,8 +61,16 @@ def test_a_runner_is_judged_under_the_choices_that_a_search_takes(monkeypatch):
     results.tapped["block"] = 2 * results.tapped["block"]
     chosen = evidence_with_twice("block")
     monkeypatch.setattr(comparing, "under_hidden_choices", lambda *_: chosen)
+    left_out, asked = comparing.rows_left_out, []
+    monkeypatch.setattr(comparing, "rows_left_out", lambda *given: asked.append(given) or left_out(*given))
     (comparison,) = compare_runners(evidence, [results])
     assert comparison.evidence is chosen
+    # Rows that flip under the choices that are taken are those that the oracle's own choices do not have.
+    (first, second) = asked
+    assert first[0] is evidence
+    assert first[2] is None
+    assert second[0] is chosen
+    assert second[2] is evidence
     assert comparison.tap("block").accumulated.passed
 
 

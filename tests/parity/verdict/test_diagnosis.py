@@ -110,7 +110,8 @@ def test_an_error_beyond_half_of_the_digits_is_rarely_one_of_rounding(share, dou
     error = share * math.sqrt(PRECISIONS["fp32"].unit_roundoff)
     failed = verdict(error / verdict(1.0).port.l2)
     text = diagnose([tap("block", "Block", isolated=verdict(0.5), accumulated=failed)], {}, "").text
-    assert ("rounding is rarely the cause of so large an error" in text) == doubts
+    doubt = "; rounding is rarely the cause of so large an error: look at what the module receives"
+    assert text.endswith(doubt) == ("rarely" in text) == doubts
 
 
 def test_integers_of_another_type_come_last():
@@ -263,3 +264,15 @@ def test_an_absent_argument_of_a_call_with_right_results_is_no_cause():
     other_value = _call(absent, replace(WRONG, name="x"), call="block.attn")
     for taps, call in (([wrong, missing], lacks), ([attention, missing], other_value), ([missing], lacks)):
         assert diagnose(taps, {}, "", [call], "forward").kind == "between"
+
+
+@pytest.mark.parametrize(("kind", "is_between"), [("Block", True), ("unknown", False), (MODEL_OUTPUT, False)])
+def test_a_result_that_is_missing_behind_a_wrong_argument(kind, is_between):
+    """A tap of the port alone, or an output, has no place behind the call."""
+    missing = tap("block", kind, isolated=None, accumulated=MISSING)
+    call = CallJudgement("table", "", (ArgumentDifference("ids", "value", "2 of 3 elements", True),))
+    assert call.wrong
+    found = diagnose([missing], {}, "", [call])
+    assert (found.kind == "between") is is_between
+    if not is_between:
+        assert found == Diagnosis("module", "block", f"block: {MISSING.reason}")

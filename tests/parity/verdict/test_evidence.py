@@ -241,3 +241,18 @@ def test_merged_axes_are_the_references_and_others_are_not_read():
     assert aligned.tapped["score.out"] is values
     plain = Results(untapped, poisoned=poisoned)
     assert evidence.aligned(plain) is plain
+
+
+@pytest.mark.parametrize(
+    ("appends", "alone", "incremental", "has"),
+    [
+        (True, True, False, True),
+        (True, False, True, True),
+        (True, False, False, False),
+        (False, True, True, False),
+    ],
+)
+def test_a_form_has_appends_where_it_has_their_outputs(appends, alone, incremental, has):
+    outputs = {"incremental.out": torch.zeros(1)} if incremental else {}
+    results = Results({}, appends=appends, appends_alone=alone, incremental=outputs)
+    assert results.has_appends is has

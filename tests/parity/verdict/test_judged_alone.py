@@ -25,6 +25,7 @@ def judged(own, allows=True, output=RIGHT, port=X, numbers=NUMBERS):
     results = results_with(received=capture(("block", {"x": port})))
     taps = judged_alone(evidence, results, (own, output), numbers)
     assert taps[1] == output
+    assert (taps[0].tap, taps[0].path, taps[0].kind) == (own.tap, own.path, own.kind)
     return taps[0]
 
 

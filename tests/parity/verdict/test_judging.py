@@ -6,9 +6,12 @@ import pytest
 
 from parity.base.errors import UserError
 from parity.capture.captures import Capture
-from parity.execution.record import ORACLE, REFERENCE, RunnerRecord, Status
-from parity.verdict.batch import judge_batch
+from parity.execution.record import ORACLE, REFERENCE, MagnitudeRecord, RunnerRecord, Status
+from parity.runners.forms import FORMS
+from parity.runners.magnitudes import UNCHANGED
+from parity.verdict.batch import judge_batch, open_batch
 from parity.verdict.judgement import Diagnosis, RunnerJudgement
+from parity.verdict.magnitudes import BEYOND
 from tests.parity.verdict.saved_scores import (
     CHECK,
     OUTPUT,
@@ -111,6 +114,30 @@ def test_without_poisoned_inputs_there_are_no_leaks(folder):
     folder.batch.poisoned.unlink()
     write(folder, PORT, poisoned=Capture({}))
     assert verdicts(judged(folder))[PORT] == "PASS"
+
+
+def test_a_runner_has_its_own_calls_of_appends_and_a_form_none_alone(folder, monkeypatch):
+    (form, *_) = FORMS
+    judged(folder, **{form: RunnerRecord(label=form, status=Status.UNAVAILABLE)})
+    monkeypatch.setattr("parity.verdict.batch.computed_inside", lambda case, name: {})
+    write(folder, form, isolated=Capture({}))
+    for name in (REFERENCE, PORT, form):
+        write(folder, name, appending=of(OUTPUT))
+    results = open_batch(Scores(), folder).results
+    appends = {name: (own.appends_alone, [*own.appending.tensors]) for name, own in results.items()}
+    del appends["onnx"]
+    assert appends == {REFERENCE: (True, []), PORT: (True, [OUTPUT]), form: (False, [OUTPUT])}
+
+
+def test_a_module_that_is_wrong_at_other_magnitudes_is_noted_at_its_tap(folder):
+    facts = {"tap": "block", "port": 0.0, "reference": 0.0, "compared": 9}
+    trials = [
+        MagnitudeRecord(kind=UNCHANGED, broken=0, **facts),
+        MagnitudeRecord(kind="half its inputs", broken=2, **facts),
+    ]
+    port = judged(folder, **{PORT: RunnerRecord(label="port", magnitudes=trials)})[PORT]
+    noted = {tap.tap for tap in port.taps if any(BEYOND in note for note in tap.notes)}
+    assert (port.verdict, noted) == ("PASS", {"block"})
 
 
 def test_a_runner_that_does_not_append(folder):

@@ -373,6 +373,8 @@ def test_the_most_rows_of_a_run_end_the_search_for_a_sensitive_check():
     assert (last.verdict, last.taps[0].notes, last.taps[0].by_nature) == ("PASS", (note,), True)
     for most in (0, 3):
         assert merge_batches(batches, names, False, most=most)["tripy"].verdict == "INSENSITIVE"
+    # Without a number of batches, none is the last one.
+    assert merge_batches(batches, names, False)["tripy"].verdict == "INSENSITIVE"
 
 
 def test_a_check_that_is_insensitive_by_its_nature_as_a_whole():

@@ -302,3 +302,31 @@ def test_no_elements_and_infinite_ones_have_no_pattern():
         sides = [oracle.copy(), oracle + 1]
         sides[side][1, 2] = np.inf
         assert explained(*sides) == []
+
+
+def test_a_factor_within_some_limits_and_beyond_another_is_one():
+    oracle = normal(40, 5)
+    for limit in (Distance(1e-9, 1e-3, 1e-3), Distance(1e-3, 1e-9, 1e-3), Distance(1e-3, 1e-3, 1e-9)):
+        (text,) = explained(oracle, oracle * (1 + 1e-6), limit=limit)[:1]
+        assert text == "equals the oracle times (1 + 1e-06)"
+
+
+def test_factors_and_offsets_of_single_elements():
+    """An index with one element counts in full; a factor of 1 is none."""
+    oracle, counted = normal(3, 12), ragged((3, 12), [1, 12, 12])
+    offsets = np.array([[3.0], [0.5], [-2.0]])
+    assert explained(oracle, oracle + offsets, counted) == [
+        "equals the oracle plus an offset for each index of axis 0: 3, 0.5, -2"
+    ]
+    factors = np.array([[1.0], [2.0], [-1.0]])
+    assert explained(oracle, oracle * factors, counted, limit=Distance(1e-9, 1e-9, 0.0))[0].endswith(
+        ": 1, 2, -1"
+    )
+
+
+def test_values_of_a_results_own_type_are_no_rounding_on_the_way():
+    oracle = normal(40, 5)
+    port = torch.from_numpy(oracle).bfloat16().double().numpy()
+    for dtype, is_told in ((torch.float32, True), (torch.bfloat16, False)):
+        texts = explained(oracle, port, dtype=dtype, limit=EXACT)
+        assert any("rounded to bfloat16" in text for text in texts) is is_told

@@ -6,7 +6,7 @@
 import pytest
 import torch
 
-from parity.capture.captures import Capture
+from parity.capture.captures import Capture, ModuleCall
 from parity.capture.outputs import form_of
 from parity.verdict.evidence import Results
 from parity.verdict.result_names import comparable, with_reference_names
@@ -89,3 +89,15 @@ def test_a_number_of_the_reference_has_no_type_of_integers():
     assert typed(number, short, form_of(torch.zeros(1, dtype=torch.complex64))) is torch.int32
     assert typed(number, torch.tensor([3.0]), form_of(3)) is torch.float32
     assert typed(torch.tensor([3.0]), short, form_of(3.0)) is torch.int32
+
+
+def test_results_of_every_call_have_the_references_names():
+    theirs, ours = ("block[mean]", "last[mean]"), ("block[0]", "last[0]")
+    paths = ("block", "last")
+    calls = [ModuleCall(path, path, "Block", [], {}, (tap,)) for path, tap in zip(paths, theirs, strict=True)]
+    sums = dict.fromkeys(paths, 1)
+    reference = Capture(tensors={tap: torch.zeros(2) for tap in theirs}, calls=calls, longest_sums=sums)
+    evidence = evidence_with(reference=reference, oracle={}, oracle_isolated={})
+    tensors = {tap: torch.full((2,), float(place)) for place, tap in enumerate(ours)}
+    found = with_reference_names(evidence, Results({}, tapped=dict(tensors), isolated=dict(tensors)))
+    assert [(tap, float(own[0])) for tap, own in found.tapped.items()] == [(theirs[0], 0.0), (theirs[1], 1.0)]

@@ -274,3 +274,15 @@ def test_the_largest_error_of_many_rows_without_samples():
         limits[name] = expected.largest / error.largest
     assert limits["alike"] < 1.3
     assert limits["one row"] == pytest.approx(sampling_factor(1.0, 9.0))
+
+
+def test_samples_in_bfloat16_have_the_errors_of_their_numbers():
+    oracle = np.random.default_rng(3).normal(size=(40, 6))
+    results = torch.from_numpy(np.stack([oracle, 1.01 * oracle])).bfloat16()
+    counted = np.ones((40, 6), bool)
+    own, wide = (
+        RoundingSamples(given).errors(Oracle(oracle.ravel()), counted)
+        for given in (results, results.double())
+    )
+    assert own == wide
+    assert own.l2 > 1e-3

@@ -164,6 +164,8 @@ def test_one_number_of_a_batch_has_the_whole_floor_for_good():
         ((2,), 2, False),
         ((1, 8), 4, True),
         ((4, 1), 4, False),
+        ((1, 5, 3), 4, False),
+        ((1, 1, 3), 4, True),
     ],
 )
 def test_one_row_where_the_batch_has_several_is_of_the_batch(shape, batch_size, is_of_batch):
@@ -172,6 +174,7 @@ def test_one_row_where_the_batch_has_several_is_of_the_batch(shape, batch_size, 
         values.float()
     )
     assert verdict.rows.is_of_batch == is_of_batch
+    assert verdict.lasting_limit == verdict.bound.lasting(0.0, is_of_batch=is_of_batch)
     later = Rows(1, 1, 1.0, is_of_batch=True)
     assert verdict.rows.and_later(later).is_of_batch
     assert later.and_later(verdict.rows).is_of_batch

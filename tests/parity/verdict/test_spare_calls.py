@@ -7,6 +7,7 @@ import pytest
 from parity.capture.arguments import Received
 from parity.capture.captures import Capture, ModuleCall
 from parity.capture.names import TapName
+from parity.verdict.calls import without_spare_calls
 from parity.verdict.comparison import compare
 from parity.verdict.judgement import TapJudgement
 from tests.parity.comparisons import (
@@ -20,6 +21,8 @@ from tests.parity.comparisons import (
     results_with,
     wide,
 )
+from tests.parity.judgements import tap as made_tap
+from tests.parity.judgements import verdict
 
 AGAIN = str(TapName("block", 1))
 
@@ -65,6 +68,27 @@ def test_a_call_of_the_reference_alone():
     assert comparison.tap(AGAIN) == gap("reference")
     assert comparison.passed
     assert all(tap.gap == "" and tap.passed for tap in comparison.taps if tap.tap != AGAIN)
+
+
+def test_a_call_that_one_side_may_have_is_told_by_its_path_and_kind():
+    def of_block(path, kind):
+        return "stated" if (path, kind) == ("block", "Block") else ""
+
+    assert judged(of_reference(of_block), once()) == gap("reference")
+
+
+@pytest.mark.parametrize(
+    ("accumulated", "is_gap"), [(verdict(0.5), True), (verdict(2.0), False), (None, False)]
+)
+def test_a_call_has_no_effect_where_the_module_that_makes_it_is_right(accumulated, is_gap):
+    evidence, results = of_reference(), once()
+    received = Received(parent="outer", finished=0, longest_sum_before=0, arguments=())
+    evidence.reference.arguments = {AGAIN: received}
+    missing = TapJudgement(AGAIN, "block", "Block", verdict(2.0), None)
+    outer = made_tap("outer", accumulated=accumulated, isolated=verdict(0.5))
+    taps = (missing, outer, made_tap("later", accumulated=verdict(2.0)))
+    found = without_spare_calls(evidence, results, taps)
+    assert found == ((gap("reference") if is_gap else missing), *taps[1:])
 
 
 def test_a_call_of_the_port_alone():

@@ -167,3 +167,17 @@ def test_a_check_that_no_batch_judges_fails_and_says_why(precision):
     reason = "nothing to compare: all elements depend on a discontinuity that the port takes otherwise"
     assert (verdict.status, verdict.reason, verdict.checked) == ("FAIL", reason, 0)
     assert verdict.bound == bound_for(PRECISIONS[precision], 1)
+
+
+def test_a_module_that_the_reference_computes_in_float32_has_its_bound_alone():
+    evidence, exact = _asked(precision=PRECISIONS["bf16"])[0], TENSORS["block"]
+    evidence.reference.coarsest_types["block"] = torch.float32
+    for isolated, precision in ((True, FP32), (False, PRECISIONS["bf16"])):
+        verdict = Standards(evidence).judge("block", exact.double(), exact, exact, None, isolated)
+        assert verdict.bound == bound_for(precision, 7, 3)
+
+
+def test_one_row_of_a_batch_of_several_is_told():
+    evidence, exact = _asked()[0], torch.ones(1, D)
+    verdict = Standards(evidence).judge("block", exact.double(), exact, exact, None)
+    assert verdict.rows.is_of_batch

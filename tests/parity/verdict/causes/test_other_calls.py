@@ -82,6 +82,9 @@ def test_another_call_contradicts_changes_of_an_argument_and_of_all_runs_of_a_lo
     assert told(step, rounded, FIRST) == told(step, rounded, FIRST, others=[FIRST]) == text
     assert told(step, rounded, FIRST, others=[LATER]) == ""
 
+    # Another change of an argument in the other call is none of this one.
+    assert told(step, lambda x, state: rounded(x, state.float().double()), FIRST, others=[LATER]) == ""
+
     def without_factors(x, state, count):
         factors = {"factors": lambda number: torch.ones(D)} if count == 4 else {}
         return stepping(x, state, count, **factors)
@@ -90,6 +93,15 @@ def test_another_call_contradicts_changes_of_an_argument_and_of_all_runs_of_a_lo
     text = f"fits the reference without the factor of {D}, all 4 times in "
     assert told(stepping, without_factors, four, others=[four]).startswith(text)
     assert told(stepping, without_factors, four, others=[three]) == ""
+
+    def with_others(x, state, count):
+        if count == 4:
+            return without_factors(x, state, count)
+        for _ in range(int(count)):
+            state = torch.sigmoid(state + x) * WEIGHT[0]
+        return state
+
+    assert told(stepping, with_others, four, others=[three]) == ""
 
 
 @pytest.mark.parametrize("weight", [WEIGHT, None])
