@@ -264,12 +264,14 @@ def _with_more_rows(
     """Draw, run and judge batches with more rows until every check can notice 1 %, within a bound."""
     drawn: list[NamedInputs] = []
     case, typical = prepared.case, prepared.inputs.typical
-    for number, times in enumerate(multiples(case.batch_size_of(typical)), start=1):
-        insensitive = judge.insensitive_runners()
-        batch = more_rows(case, typical, number, times) if insensitive else None
+    times = list(multiples(case.batch_size_of(typical)))
+    number = 0
+    while number < len(times) and (needed := judge.batches_needed()):
+        number = min(number + max(needed.values()), len(times))
+        batch = more_rows(case, typical, number, times[number - 1])
         if batch is None:
             break
         place = len(prepared.inputs.batches) + len(drawn)
-        judge.add_more_rows(batch.name, collection.collect_more_rows(place, batch, insensitive))
+        judge.add_more_rows(batch.name, collection.collect_more_rows(place, batch, tuple(needed)))
         drawn.append(batch)
     return drawn

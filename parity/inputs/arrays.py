@@ -213,6 +213,12 @@ def more_rows(case: Case, typical: CaseInputs, number: int, times: int) -> Named
     return None
 
 
+def more_rows_number(name: str) -> int:
+    """The number of a further batch with more rows, from its name; 0 for another batch."""
+    words, _, number = name.rpartition(" ")
+    return int(number) if words == MORE_ROWS_NAME and number.isdecimal() else 0
+
+
 def _checked(case: Case, arrays: Arrays) -> CaseInputs:
     inputs = _read_only(case, arrays)
     require_batch(case, inputs)

@@ -18,12 +18,12 @@ from parity.coverage.questions import Coverage
 from parity.coverage.sizes import asked_sizes
 from parity.execution.folder import BatchFolder, CaseFolder
 from parity.execution.record import REFERENCE, read_record
-from parity.inputs.arrays import MORE_ROWS_NAME, load
+from parity.inputs.arrays import load, more_rows_number
 from parity.timing.roofline import Rooflines, read_rooflines
 from parity.verdict.batch import JudgesBatch, judge_batch
 from parity.verdict.judgement import Diagnosis, MetricJudgement, RunnerJudgement
 from parity.verdict.merging import is_lost_for_good, merge_batches
-from parity.verdict.sensitivity import most_further
+from parity.verdict.sensitivity import batches_needed, most_further
 
 if TYPE_CHECKING:
     from parity.verdict.task_metrics.evaluation import Evaluation
@@ -156,14 +156,21 @@ class PrecisionJudge:
         judgements = self._batches[number].values()
         return any(own.verdict == "FAIL" and own.diagnosis.tap in own.checks for own in judgements)
 
-    def insensitive_runners(self) -> tuple[str, ...]:
-        """Runners with a check that could not notice 1 % so far, and could with more rows."""
-        left = self._most_further - sum(name.startswith(MORE_ROWS_NAME) for name in self._names)
-        return tuple(
-            name
+    def batches_needed(self) -> dict[str, int]:
+        """Runners with a check that could not notice 1 % so far, and could with more rows.
+
+        The value estimates the number of further batches, each `GROWTH` times as large, that are enough.
+        """
+        left = self._most_further - max(map(more_rows_number, self._names), default=0)
+        return {
+            name: max(
+                batches_needed(tap.min_detectable_error, tap.lasting_limit)
+                for tap in runner.taps
+                if tap.insensitive
+            )
             for name, runner in self._merged().items()
             if runner.verdict == "INSENSITIVE" and not is_lost_for_good(runner, max(0, left))
-        )
+        }
 
     def add_more_rows(self, name: str, batch: BatchFolder) -> None:
         """Judge a further batch, which only some runners ran.

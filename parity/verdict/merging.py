@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from parity.execution.record import REFERENCE, Status
-from parity.inputs.arrays import MORE_ROWS_NAME
+from parity.inputs.arrays import more_rows_number
 from parity.verdict.error_map import with_telling_maps
 from parity.verdict.judgement import MODEL_OUTPUT, Diagnosis, RunnerJudgement, TapJudgement
 from parity.verdict.rule import Verdict
@@ -46,7 +46,7 @@ def merge_batches(
         for name, judgement in judgements.items():
             merged[name] = _merge(merged[name], judgement) if name in merged else judgement
     merged = {name: with_telling_maps(judgement) for name, judgement in merged.items()}
-    further = sum(name.startswith(MORE_ROWS_NAME) for name in names)
+    further = max(map(more_rows_number, names), default=0)
     # The reference's distance from the oracle is the measure, however small a detected error is.
     return {
         name: judgement if name == REFERENCE else _with_insensitive(judgement, further, recorded, most)
@@ -59,7 +59,7 @@ def _advice(insensitive: Sequence[TapJudgement], further: int, recorded: bool) -
 
     Args:
         insensitive: The checks.
-        further: Number of batches with more rows.
+        further: Number of the largest batch with more rows; 0 without one.
         recorded: Whether the batches are recorded data.
     """
     if recorded:
@@ -96,7 +96,10 @@ def _with_insensitive(judgement: RunnerJudgement, further: int, recorded: bool, 
     too_little = [tap for tap in asked if tap.path not in sensitive]
     if judgement.verdict != "PASS" or not too_little:
         return judgement
-    reasons = {tap.tap: why_by_nature(tap.lasting_limit, tap.rows, further, most) for tap in too_little}
+    reasons = {
+        tap.tap: why_by_nature(tap.lasting_limit, tap.rows, further, most, tap.min_detectable_error)
+        for tap in too_little
+    }
     insensitive = [tap for tap in too_little if not reasons[tap.tap]]
     marked = {tap.tap: _marked(tap, reasons[tap.tap]) for tap in too_little}
     judgement = replace(judgement, taps=tuple(marked.get(tap.tap, tap) for tap in judgement.taps))

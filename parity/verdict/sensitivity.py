@@ -16,8 +16,10 @@ The number that counts is `parity.verdict.distances.carrying_rows`. A result may
 behind a ReLU whose input is negative, equal in all rows, or of the same size for any batch. No batch then has
 enough rows that carry it, and the check is insensitive by its nature as well. The same holds for one row of a
 whole batch, such as a loss: nothing averages its own roundings out, so that the whole floor is lasting. Every
-other check becomes sensitive with enough rows, so a run draws batches of `multiples` of the typical one. The
-largest of them is the bound: rows of quantised numbers repeat, and more of them say little more.
+other check becomes sensitive with enough rows, so a run draws batches of `multiples` of the typical one: each
+time the one that the detected error calls for. The largest of them is the bound: rows of quantised numbers
+repeat, and more of them say little more. A check that is not expected to become sensitive there asks for no
+further batch.
 """
 
 from __future__ import annotations
@@ -57,12 +59,14 @@ class Rows:
         most: Compared rows in the batch with the most.
         carrying: Effective number of rows that carry the result in that batch; 0 for a result of zeros.
         is_of_batch: Whether the result is one row of the whole batch, such as a loss.
+        fewer: Compared and carrying rows in the batch with the next most.
     """
 
     first: int = 0
     most: int = 0
     carrying: float = 0.0
     is_of_batch: bool = False
+    fewer: tuple[int, float] = (0, 0.0)
 
     @classmethod
     def of(cls, compared: int, carrying: float, is_of_batch: bool = False) -> Rows:
@@ -72,9 +76,25 @@ class Rows:
     def and_later(self, other: Rows) -> Rows:
         """The rows of these batches and of later ones."""
         larger = self if self.most >= other.most else other
+        batches = ((side.most, side.carrying) for side in (self, other))
+        fewer = [batch for batch in (*batches, self.fewer, other.fewer) if batch[0] < larger.most]
         return Rows(
-            self.first or other.first, larger.most, larger.carrying, self.is_of_batch or other.is_of_batch
+            self.first or other.first,
+            larger.most,
+            larger.carrying,
+            self.is_of_batch or other.is_of_batch,
+            max(fewer, default=(0, 0.0)),
         )
+
+    def carrying_growth(self, times: float) -> float:
+        """The expected growth of the carrying rows in a batch with so many times the rows.
+
+        It goes on as between the two largest batches, and is proportional where one of them has few rows.
+        """
+        rows, carrying = self.fewer
+        if min(carrying, self.carrying) < NEEDED_ROWS:
+            return times
+        return times ** min(1.0, max(0.0, math.log(self.carrying / carrying) / math.log(self.most / rows)))
 
 
 def multiples(rows: int) -> Iterator[int]:
@@ -94,14 +114,17 @@ def most_further(rows: int) -> int:
     return sum(1 for _ in multiples(rows))
 
 
-def why_by_nature(lasting_limit: float, rows: Rows, further: int = 0, most: int = 0) -> str:
+def why_by_nature(
+    lasting_limit: float, rows: Rows, further: int = 0, most: int = 0, detected: float = math.inf
+) -> str:
     """The reason why no batch of a run detects `INSENSITIVE_ABOVE`; empty if one with more rows may.
 
     Args:
         lasting_limit: Lasting part of the check's limit.
         rows: Rows of the check.
-        further: Number of further batches that the check had.
+        further: Number of the largest further batch that the check had, in the order of `multiples`.
         most: The largest number of further batches; 0 if it is unknown.
+        detected: The smallest error that the check detects; infinity if it is unknown.
     """
     if 2.0 * lasting_limit > INSENSITIVE_ABOVE:
         roundings = (
@@ -121,13 +144,19 @@ def why_by_nature(lasting_limit: float, rows: Rows, further: int = 0, most: int 
     # Where nothing was compared, nothing is known of the check's nature.
     if most and further >= most and rows.most:
         return f"a run draws no more than {rows.most} rows, of which {rows.carrying:.0f} carry the result"
+    left = GROWTH ** max(0, most - further)
+    growth = rows.carrying_growth(left)
+    if growth < left and _falling(detected, lasting_limit) > growth:
+        few, carrying = rows.fewer
+        return (
+            f"{carrying:.0f} of {few} and {rows.carrying:.0f} of {rows.most} rows carry the result, so that no "
+            f"batch of up to {left * rows.most} rows, the most that a run draws, is expected to be enough"
+        )
     return ""
 
 
 def rows_needed(detected: float, lasting_limit: float) -> float:
     """The estimated rows that detect `INSENSITIVE_ABOVE`, in multiples of the rows of a check.
-
-    The square of the detected error has a part that falls with the rows, and twice the lasting part stays.
 
     Args:
         detected: The smallest error that the check detects; infinity if it detects none.
@@ -136,14 +165,34 @@ def rows_needed(detected: float, lasting_limit: float) -> float:
     Returns:
         A power of `GROWTH`, from `GROWTH` on; infinity if no number is known.
     """
-    lasting = (2.0 * lasting_limit) ** 2
-    falling = INSENSITIVE_ABOVE**2 - lasting
-    if math.isinf(detected) or falling <= 0.0:
+    times, needed = float(GROWTH), _falling(detected, lasting_limit)
+    if math.isinf(needed):
         return math.inf
-    times, needed = float(GROWTH), (detected**2 - lasting) / falling
     while times < needed:
         times *= GROWTH
     return times
+
+
+def batches_needed(detected: float, lasting_limit: float) -> int:
+    """The estimated number of further batches until a check detects `INSENSITIVE_ABOVE`; 1 if it is unknown.
+
+    It is the nearest one: a batch that is not enough costs less than one that is far too large.
+
+    Args:
+        detected, lasting_limit: As of `rows_needed`.
+    """
+    needed = _falling(detected, lasting_limit)
+    return 1 if math.isinf(needed) else max(1, round(math.log(max(1.0, needed), GROWTH)))
+
+
+def _falling(detected: float, lasting_limit: float) -> float:
+    """The factor by which carrying rows must grow until a check detects `INSENSITIVE_ABOVE`; may be infinity.
+
+    The square of the detected error has a part that falls with the rows, and twice the lasting part stays.
+    """
+    lasting = (2.0 * lasting_limit) ** 2
+    falling = INSENSITIVE_ABOVE**2 - lasting
+    return math.inf if math.isinf(detected) or falling <= 0.0 else (detected**2 - lasting) / falling
 
 
 def min_detectable_error(oracle: Oracle, port: np.ndarray, error: np.ndarray, limit: Distance) -> float:

@@ -14,14 +14,14 @@ FEW_ROWS = ("--case", "dlrm_tiny", "--batch", "1", "--precision", "bf16", "--run
 
 
 class Judge:
-    """A judge whose checks are sensitive after some further batches."""
+    """A judge whose checks are sensitive after some further batches, of which it asks for `step` at once."""
 
-    def __init__(self, enough):
-        self.enough = enough
+    def __init__(self, enough, step=1):
+        self.enough, self.step = enough, step
         self.names = []
 
-    def insensitive_runners(self):
-        return () if len(self.names) >= self.enough else ("tripy",)
+    def batches_needed(self):
+        return {} if len(self.names) >= self.enough else {"torch": 1, "tripy": self.step}
 
     def add_more_rows(self, name, folder):
         self.names.append(name)
@@ -50,8 +50,19 @@ def test_rows_are_drawn_until_they_are_enough(enough, drawn):
     assert [batch.name for batch in further] == judge.names == [f"more rows {n + 1}" for n in range(drawn)]
     rows = [case.batch_size_of(batch.inputs) for batch in further]
     assert rows == [number * few for number in times[:drawn]]
-    expected = [(plan + n, f"more rows {n + 1}", ("tripy",)) for n in range(drawn)]
+    expected = [(plan + n, f"more rows {n + 1}", ("torch", "tripy")) for n in range(drawn)]
     assert collection.collected == expected
+
+
+@pytest.mark.parametrize(("step", "numbers"), [(2, [2, 4, 5]), (3, [3, 5]), (9, [5])])
+def test_batches_that_would_not_be_enough_are_left_out(step, numbers):
+    case = load_case("dlrm_tiny").with_overrides(batch_size=8)
+    times = list(multiples(8))
+    prepared = SimpleNamespace(case=case, inputs=make_inputs(case))
+    judge = Judge(99, step)
+    further = parity.pipeline._with_more_rows(prepared, Collection(), judge)
+    assert judge.names == [batch.name for batch in further] == [f"more rows {n}" for n in numbers]
+    assert [case.batch_size_of(batch.inputs) for batch in further] == [8 * times[n - 1] for n in numbers]
 
 
 @pytest.mark.full

@@ -137,7 +137,7 @@ def test_an_output_that_stays_lost_with_all_rows_of_a_run_gets_no_more(
     output = replace(output, rows=Rows(10, 10, 5.0))
     judge._batches[0] |= {"dull": runner(tap("block"), output)}
     assert judge.judgement().runners["dull"].verdict == "INSENSITIVE"
-    assert judge.insensitive_runners() == (("dull",) if helps else ())
+    assert judge.batches_needed() == ({"dull": 1} if helps else {})
 
 
 def test_a_first_failure_in_appends_is_one_at_a_check(folder):
@@ -161,9 +161,14 @@ def test_runners_with_insensitive_checks_get_more_rows(folder):
     judged(folder)
     judge = _judge(folder)
     judge.add(folder.batch)
-    assert judge.insensitive_runners() == ()
-    judge._batches[0] |= {"dull": runner(tap("block", isolated=verdict_with(0.2, 0.5), accumulated=None))}
-    assert judge.insensitive_runners() == ("dull",)
+    assert judge.batches_needed() == {}
+    checks = (
+        tap(name, isolated=verdict_with(0.2, detected), accumulated=None)
+        for name, detected in (("block", 0.5), ("other", 0.011), ("sharp", 0.001))
+    )
+    judge._batches[0] |= {"dull": runner(*checks)}
+    # 2500 times the rows, and 1.21 times.
+    assert judge.batches_needed() == {"dull": 6}
     diagnosis = judge.judgement().runners["dull"].diagnosis
     assert ": the inputs have too few rows; " in diagnosis.text
     judge.add_more_rows(f"{MORE_ROWS_NAME} 1", folder.batch)

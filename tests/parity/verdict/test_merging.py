@@ -377,6 +377,20 @@ def test_the_most_rows_of_a_run_end_the_search_for_a_sensitive_check():
     assert merge_batches(batches, names, False)["tripy"].verdict == "INSENSITIVE"
 
 
+def test_a_check_that_no_further_batch_can_make_sensitive_is_so_by_its_nature():
+    dull = replace(
+        tap("dull", isolated=verdict(0.2, 0.02), accumulated=None),
+        rows=Rows(8, 2048, 300.0, fewer=(512, 200.0)),
+        min_detectable_error=0.02,
+    )
+    names = ["typical", f"{MORE_ROWS_NAME} 2", f"{MORE_ROWS_NAME} 4"]
+    merged = merge_batches([{"tripy": runner(dull)}], names, False, most=5)["tripy"]
+    assert (merged.verdict, merged.taps[0].by_nature) == ("PASS", True)
+    assert "no batch of up to 8192 rows" in merged.taps[0].notes[0]
+    merged = merge_batches([{"tripy": runner(dull)}], names, False, most=8)["tripy"]
+    assert merged.verdict == "INSENSITIVE"
+
+
 def test_a_check_that_is_insensitive_by_its_nature_as_a_whole():
     dull = tap("dull", isolated=verdict(0.2, 0.02), accumulated=None, notes=("a",))
     dull = replace(dull, lasting_limits={"isolated": 0.0123, "accumulated": 0.02})

@@ -18,6 +18,7 @@ from parity.verdict.sensitivity import (
     ROUNDING_MARGIN,
     SMALLEST,
     Rows,
+    batches_needed,
     min_detectable_error,
     most_further,
     multiples,
@@ -118,12 +119,57 @@ def test_the_largest_batch_of_a_run_is_the_bound_of_what_rows_can_show():
     assert why_by_nature(0.0, rows, 5, 5) == text
 
 
+def test_a_check_whose_rows_repeat_asks_for_no_batch_that_would_not_do():
+    """Four times the rows have 2.5 times the carrying ones, so the next four times do not halve the error."""
+    rows = Rows(8, 2048, 581.0, fewer=(512, 229.0))
+    text = (
+        "229 of 512 and 581 of 2048 rows carry the result, so that no batch of up to 8192 rows, the most that a "
+        "run draws, is expected to be enough"
+    )
+    assert why_by_nature(0.0, rows, 4, 5, detected=0.0161) == text
+    # 581 / 229 carrying rows halve its square by more than that.
+    assert why_by_nature(0.0, rows, 4, 5, detected=0.0159) == ""
+    assert why_by_nature(0.004, rows, 4, 5, detected=0.0135) == text
+    # With enough left, or an unknown bound or error, nothing is foreseen.
+    assert why_by_nature(0.0, rows, 3, 5, detected=0.0161) == ""
+    assert why_by_nature(0.0, rows, 4, 0, detected=0.0161) == ""
+    assert why_by_nature(0.0, rows, 4, 5) != ""
+
+
+def test_carrying_rows_are_expected_to_grow_as_they_did():
+    assert Rows(8, 2048, 400.0, fewer=(512, 200.0)).carrying_growth(16.0) == pytest.approx(4.0)
+    assert Rows(8, 2048, 900.0, fewer=(512, 200.0)).carrying_growth(16.0) == 16.0
+    assert Rows(8, 2048, 150.0, fewer=(512, 200.0)).carrying_growth(16.0) == 1.0
+    # Few rows show no trend.
+    for rows in (Rows(8, 2048, 400.0), Rows(8, 2048, 70.0, fewer=(512, NEEDED_ROWS - 1.0))):
+        assert rows.carrying_growth(16.0) == 16.0
+    assert Rows(8, 2048, NEEDED_ROWS - 1.0, fewer=(512, 70.0)).carrying_growth(16.0) == 16.0
+
+
+@pytest.mark.parametrize(
+    ("detected", "lasting", "number"),
+    [
+        (0.0101, 0.0, 1),
+        (0.0246, 0.0039, 2),
+        (0.03, 0.0, 2),
+        (0.06, 0.0, 3),
+        (0.009, 0.0, 1),
+        (0.02, 0.005, 1),
+        (math.inf, 0.0, 1),
+    ],
+)
+def test_the_detected_error_calls_for_a_number_of_batches(detected, lasting, number):
+    assert batches_needed(detected, lasting) == number
+
+
 def test_the_rows_of_several_batches():
-    batches = [Rows.of(4, 2.5), Rows.of(1, 1.0), Rows.of(16, 3.5), Rows.of(16, 9.0)]
+    batches = [Rows.of(4, 2.5), Rows.of(1, 1.0), Rows.of(16, 3.5), Rows.of(16, 9.0), Rows.of(8, 3.0)]
     merged = batches[0]
-    for later in batches[1:]:
+    for later in batches[1:4]:
         merged = merged.and_later(later)
-    assert merged == Rows(4, 16, 3.5)
+    assert merged == Rows(4, 16, 3.5, fewer=(4, 2.5))
+    assert merged.and_later(batches[4]).fewer == (8, 3.0)
+    assert batches[4].and_later(merged).fewer == (8, 3.0)
     assert Rows().and_later(batches[0]) == batches[0]
     assert merged.and_later(batches[1]) == merged
 
