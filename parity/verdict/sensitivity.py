@@ -149,8 +149,8 @@ def why_by_nature(
     if growth < left and _falling(detected, lasting_limit) > growth:
         few, carrying = rows.fewer
         return (
-            f"{carrying:.0f} of {few} and {rows.carrying:.0f} of {rows.most} rows carry the result, so that no "
-            f"batch of up to {left * rows.most} rows, the most that a run draws, is expected to be enough"
+            f"{carrying:.0f} of {few} and {rows.carrying:.0f} of {rows.most} rows carry the result, so that "
+            f"no batch of up to {left * rows.most} rows, the most that a run draws, is expected to be enough"
         )
     return ""
 

@@ -128,7 +128,7 @@ def test_an_output_that_stays_lost_with_all_rows_of_a_run_gets_no_more(
     judge = _judge(folder)
     judge.add(folder.batch)
     judge._most_further = most
-    judge._names += [f"{MORE_ROWS_NAME} {4**number}" for number in range(1, drawn + 1)]
+    judge._names += [f"{MORE_ROWS_NAME} {number}" for number in range(1, drawn + 1)]
     lost = replace(
         verdict_with(0.2, math.inf), limit=Distance(1e3, 1e3, scale_error), rows=Rows(rows, rows, rows / 2)
     )

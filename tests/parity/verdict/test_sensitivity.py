@@ -123,8 +123,8 @@ def test_a_check_whose_rows_repeat_asks_for_no_batch_that_would_not_do():
     """Four times the rows have 2.5 times the carrying ones, so the next four times do not halve the error."""
     rows = Rows(8, 2048, 581.0, fewer=(512, 229.0))
     text = (
-        "229 of 512 and 581 of 2048 rows carry the result, so that no batch of up to 8192 rows, the most that a "
-        "run draws, is expected to be enough"
+        "229 of 512 and 581 of 2048 rows carry the result, so that no batch of up to 8192 rows, the "
+        "most that a run draws, is expected to be enough"
     )
     assert why_by_nature(0.0, rows, 4, 5, detected=0.0161) == text
     # 581 / 229 carrying rows halve its square by more than that.
