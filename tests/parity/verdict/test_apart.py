@@ -149,7 +149,7 @@ def test_verdicts_that_a_process_does_not_give_name_case_batch_and_remedy():
 
 
 def test_the_process_judges_as_many_taps_at_a_time_as_it_is_asked(monkeypatch):
-    monkeypatch.setattr("parity.verdict.apart.judge_batch", lambda case, *arguments: arguments)
+    monkeypatch.setattr("parity.verdict.apart.judge_batch", lambda case, *given: (case.name, *given))
     folder = PrecisionFolder(Path("fp32"))
     asked = judged_here(CASE.reference, folder, "typical", ["torch"], 3)
-    assert asked == (folder, "typical", ["torch"], 3)
+    assert asked == (CASE.name, folder, "typical", ["torch"], 3)

@@ -229,3 +229,16 @@ def test_the_places_of_wrong_elements_are_told_without_a_cause_alone():
     assert explanation.is_place(place)
     assert with_cause((), (place, pattern)) == (place, pattern)
     assert with_cause(("a cause",), (place, pattern)) == ("a cause", pattern)
+
+
+def test_a_search_that_never_meets_the_tensor_has_no_cause(monkeypatch):
+    """Such as a call that another batch makes."""
+
+    def missing(*_):
+        raise KeyError("block")
+
+    monkeypatch.setattr(explanation, "cause", missing)
+    evidence, wrong = evidence_with(rerun=Rerun()), Diagnosis("between", "block", argument="block(mask)")
+    monkeypatch.setattr(explanation, "_between_modules", lambda *_: WRONG)
+    comparison = compare(evidence_with(), results_with())
+    assert explain_between(evidence, results_with(), replace(comparison, diagnosis=wrong)) == ()

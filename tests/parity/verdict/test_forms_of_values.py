@@ -9,7 +9,7 @@ import torch
 from parity.base.precision import PRECISIONS
 from parity.capture.arguments import Received
 from parity.verdict.bound import bound_for
-from parity.verdict.forms_of_values import Factor, Order, _Surroundings, in_forms
+from parity.verdict.forms_of_values import MOST_AXES, Factor, Order, _orders, _Surroundings, in_forms
 from parity.verdict.judgement import MODEL_OUTPUT, TapJudgement
 from parity.verdict.rule import failure
 from tests.parity.comparisons import APPENDED, OUTPUT, TENSORS, B, N, evidence_with, normal, results_with
@@ -72,6 +72,8 @@ def test_modules_inside_of_each_other_end_the_search():
     callers = {"a": "b", "b": "a"}
     assert contained([], ["a"], callers=callers) == ["a"]
     assert contained(["forward.output"], ["a"], callers=callers) == []
+    assert contained(["a"], ["a"], callers={"a": "a"}) == ["a"]
+    assert not surroundings(["a", "b"], callers=callers).detects("a", 4.0)
 
 
 @pytest.mark.parametrize(
@@ -187,6 +189,32 @@ def test_a_module_that_is_wrong_alone_takes_the_axes_in_another_order():
     assert torch.equal(found.tapped["bias"], BIAS)
     # A factor shows in results.
     assert in_form(4 * X, BIAS, (), ("bias",)) is None
+
+
+def test_a_result_that_the_port_does_not_have_has_no_form():
+    results = results_with(received=capture(("bias", {"x": turned(X)})))
+    del results.tapped["bias"]
+    evidence = evidence_with(valid={})
+    reference = capture(("bias", {"x": X}))
+    evidence.reference.arguments, evidence.reference.call_inputs = reference.arguments, reference.call_inputs
+    assert in_forms(evidence, results, [TapJudgement("bias", "bias", "Bias", WRONG, None)]) is results
+
+
+def test_the_orders_are_those_that_make_every_shape_the_references():
+    def orders(*shapes):
+        return [order.axes for order in _orders(shapes)]
+
+    assert orders(((2, 3), (3, 2))) == [(1, 0)]
+    assert orders(((2, 3), (3, 2)), ((4, 5), (4, 5))) == []
+    assert orders(((2, 3), (2, 3))) == []
+    assert orders(((2, 3), (2, 3, 1))) == []
+    last = (*range(MOST_AXES - 2), MOST_AXES - 1, MOST_AXES - 2)
+    for rank, expected in ((MOST_AXES, [last]), (MOST_AXES + 1, [])):
+        ours = tuple(range(2, rank + 2))
+        theirs = (*ours[:-2], ours[-1], ours[-2])
+        assert orders((ours, theirs)) == expected
+    # A module alone may take any order of up to so many axes.
+    assert {len(axes) for axes in orders()} == set(range(2, MOST_AXES + 1))
 
 
 def test_what_is_known_of_other_calls_stays():

@@ -218,3 +218,12 @@ def test_the_record_is_read_from_its_file(folder):
     folder.record.write_text(json.dumps({"precision": "fp32"}))
     with pytest.raises(UserError, match="damaged"):
         judge_batch(Scores(), folder, "typical")
+
+
+def test_the_search_for_a_cause_knows_the_verdicts_on_all_taps(folder, monkeypatch):
+    asked = []
+    monkeypatch.setattr("parity.verdict.batch.explain_tap", lambda *given: asked.append(given) or ())
+    write(folder, PORT, isolated=of("block", 1.5))
+    assert verdicts(judged(folder))[PORT] == "FAIL"
+    ((_, _, failed, taps),) = asked
+    assert (failed.tap, [tap.tap for tap in taps]) == ("block", ["table", "block", OUTPUT])

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from parity.verdict.causes.changes import EPSILONS, LARGEST_EPSILON, MOST_PARTS, changes_of
+from parity.verdict.causes.changes import EPSILONS, LARGEST_EPSILON, MOST_PARTS, _factors, changes_of
 from parity.verdict.causes.operations import Operation
 
 aten = torch.ops.aten
@@ -420,3 +420,17 @@ def test_a_constant_of_integers_may_be_one_off():
         for other in (2, 4):
             assert torch.equal(results[words(other, name)], function(ids, other))
     assert words(2, "clamp_max") not in tried(aten.clamp_max.default, X, 3)
+
+
+def test_the_factors_of_a_product_are_those_of_its_widths_and_of_the_heads_of_several():
+    def widths(left, right):
+        return {
+            reading
+            for reading in _factors(torch.zeros(left), torch.zeros(right)).values()
+            if "/" not in reading
+        }
+
+    assert widths((4, 6), (6, 8)) == {"6", "8", "sqrt(6)", "sqrt(8)"}
+    assert widths((4, 6), (6, 1)) == {"6", "sqrt(6)"}
+    heads = {"sqrt(2)", "sqrt(3)", "sqrt(6)"}
+    assert widths((6, 5, 7), (6, 7, 11)) == {"5", "7", "11", "sqrt(5)", "sqrt(7)", "sqrt(11)"} | heads

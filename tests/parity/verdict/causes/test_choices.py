@@ -65,3 +65,32 @@ HISTORY = torch.arange(ROWS) % 4
 )
 def test_a_change_of_the_code_goes_before_shifted_data(reference, port, text):
     assert told(reference, port, {"ids": HISTORY}) == f"fits the reference {text}"
+
+
+POSITIVE = torch.rand(D, CODES, generator=RNG, dtype=torch.float64)
+SIGNS = torch.where(torch.rand(D, CODES, generator=RNG) < 0.5, 1.0, -1.0).double()
+ONE_EACH = torch.eye(D, dtype=torch.float64)
+
+
+@pytest.mark.parametrize(("least", "most"), [(0.2, 0.3), (0.55, 0.9)])
+def test_a_factor_is_no_cause_where_its_double_or_its_half_gives_the_same(least, most):
+    """The first numbers are above 1 times 6 and 12, the others times 3 and 6, and above 10 times 12."""
+    weight = SIGNS * (least + (most - least) * POSITIVE)
+    weight[0, 0] = most
+
+    def reference(x, factor=1.0):
+        product = factor * (x @ weight)
+        return product.gt(1.0) & product.lt(10.0)
+
+    text = told(reference, lambda x: reference(x, factor=6.0), {"x": ONE_EACH})
+    assert "times" not in text
+
+
+def test_a_factor_that_is_no_cause_does_not_end_the_search():
+    weight = SIGNS * (2.0 + POSITIVE)
+
+    def reference(x, scale=0.1):
+        return (x @ weight * scale).gt(1.0)
+
+    text = told(reference, lambda x: reference(x, scale=1.0), {"x": ONE_EACH})
+    assert text == "fits the reference without the step times 0.1"
