@@ -432,5 +432,6 @@ def test_the_factors_of_a_product_are_those_of_its_widths_and_of_the_heads_of_se
 
     assert widths((4, 6), (6, 8)) == {"6", "8", "sqrt(6)", "sqrt(8)"}
     assert widths((4, 6), (6, 1)) == {"6", "sqrt(6)"}
+    assert 1.0 not in _factors(torch.zeros(4, 6), torch.zeros(6, 1))
     heads = {"sqrt(2)", "sqrt(3)", "sqrt(6)"}
     assert widths((6, 5, 7), (6, 7, 11)) == {"5", "7", "11", "sqrt(5)", "sqrt(7)", "sqrt(11)"} | heads
