@@ -80,6 +80,7 @@ def _verdict_map(
         oracle, port = evidence.oracle.get(tap), (results.untapped if is_output else results.tapped).get(tap)
     if oracle is None or port is None or oracle.shape != port.shape:
         return None
+    oracle = evidence.truth(tap, oracle, verdict.bound)
     counted = evidence.counted(tap, tuple(oracle.shape))
     # NaN leaves no limit; the floor is the limit beside an exact reference.
     limit = verdict.bound.floor if math.isnan(verdict.limit.largest) else verdict.limit.largest

@@ -19,6 +19,7 @@ from parity.capture.store import Stored
 from parity.inputs.masks import valid_elements
 from parity.runners.oracle.replays import Replays
 from parity.runners.oracle.rerun import Rerun
+from parity.verdict.bound import Bound
 from parity.verdict.sampling_error import RoundingSamples
 
 
@@ -137,6 +138,14 @@ class Evidence:
     def modules(self, tap: str, isolated: bool) -> int:
         """Number of modules with arithmetic that a tap's error comes from; 1 if isolated."""
         return 1 if isolated else max(1, self._modules_before.get(tap, self._modules))
+
+    def truth(self, tap: str, oracle: torch.Tensor, bound: Bound) -> torch.Tensor:
+        """What a port's result is compared with, element by element: the oracle's.
+
+        A reference that only moves its inputs is right: their rounding alone parts it from the oracle.
+        """
+        only_moves = not bound.longest_sum and oracle.dtype.is_floating_point
+        return self.reference.tensors.get(tap, oracle) if only_moves else oracle
 
     def mask(self, shape: tuple[int, ...], tap: str = "") -> np.ndarray | None:
         """Mask of a tap's elements that count: an axis as long as the sequence is masked by the lengths."""

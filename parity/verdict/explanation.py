@@ -287,6 +287,7 @@ def _failed_tensor(
     if verdict.passed and not may_pass:
         return None
     shape = tuple(oracle.shape)
+    oracle = evidence.truth(tap, oracle, verdict.bound)
     return FailedTensor(
         oracle=oracle.to(torch.float64).numpy(),
         port=port.to(torch.float64).numpy(),

@@ -69,9 +69,9 @@ chance in all of them. Floor and constant therefore grow with sqrt(c).
 An oracle of zeros has no size. Where the reference has another result, such as a loss that cancels, both
 errors are relative to the reference's: the port may be as far from zero as rounding takes the reference.
 
-A module that only moves data (a lookup, a mask, a reshape) has n = 0 and k = floor = 0: its port must be
-equal bit for bit. Integers and booleans must be equal everywhere, under the choices of the port that rounding
-explains (`parity.verdict.choices`).
+A module that only moves data (a lookup, a mask, a reshape) has n = 0 and k = floor = 0: its port must have
+the reference's bits. Inside the model, rounded inputs may part both from the oracle. Integers and booleans
+must be equal everywhere, under the choices of the port that rounding explains (`parity.verdict.choices`).
 """
 
 from __future__ import annotations
@@ -283,7 +283,8 @@ class Standard:
     def _judge_finite(self, expected: Expectation, p: np.ndarray) -> Verdict:
         truth, r, counted, limit = expected.truth, expected.reference, expected.counted, expected.limit
         has_arithmetic = self._bound.longest_sum > 0
-        error = p - truth.values
+        # A reference that only moves rounded inputs is as far from the oracle as a right port.
+        error = p - (truth.values if has_arithmetic else r)
         scaled = truth.scaled(error)
         err_port = truth.size(scaled)
         reasons = _excesses(err_port, limit)

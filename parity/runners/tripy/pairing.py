@@ -23,6 +23,8 @@ from parity.inputs.port_weights import port_weights, source_of
 from parity.runners.tripy.compiled import tripy_dtype
 from parity.runners.tripy.lean_traces import leanly
 
+_HALF = (torch.float16, torch.bfloat16)
+
 
 def paired_modules(case: Case, model: tp.Module) -> dict[str, tp.Module]:
     """The port's modules by their paths in the reference.
@@ -46,9 +48,16 @@ def paired_parameters(case: Case, model: tp.Module) -> dict[str, tp.Tensor]:
 
 
 def set_parameters(case: Case, model: tp.Module, weights: Mapping[str, torch.Tensor]) -> None:
-    """Give the port the reference's weights. Raises `UserError`, see `port_weights`."""
+    """Give the port the reference's weights. Raises `UserError`, see `port_weights`.
+
+    A port may keep a tensor in float32 in a run of a half type, which holds the same numbers.
+    """
     shapes = _shapes(model)
-    state = {name: tp.Tensor(tensor) for name, tensor in port_weights(case, weights, shapes).items()}
+    wide = {name for name, tensor in model.state_dict().items() if tensor.dtype == tp.float32}
+    state = {
+        name: tp.Tensor(tensor.float() if name in wide and tensor.dtype in _HALF else tensor)
+        for name, tensor in port_weights(case, weights, shapes).items()
+    }
     model.load_state_dict(state, strict=len(state) == len(shapes))
 
 

@@ -11,6 +11,8 @@ times the sampling factor of one number. A number that is exact on all of them h
 A reference may take float32 in a run of a half type. Where its numbers, and those of all samples, are within
 errors of float32, they come from exact inputs in float32 alone. L has such an error and the reference's own.
 
+Where no program computes anything before the choice, L is the reference's own error: the rounding of inputs.
+
 A choice is admissible if some numbers in [x - L, x + L] give it:
 
 * an order c_1, c_2, ... of a ranking, if x[c_i] + L[c_i] >= x[c_j] - L[c_j] for all i < j, and for all j that
@@ -31,6 +33,9 @@ import torch
 from parity.runners.oracle.choice import COMPARING, RANKING, Choice
 from parity.verdict.bound import Bound
 from parity.verdict.sampling_error import sampling_factor
+
+_ONE_ROUNDING = 1.0 + 2.0**-50
+"""Factor that keeps a number at the end of its interval inside, however the sum with the limit is rounded."""
 
 
 def admissible(choice: Choice, value: torch.Tensor, bound: Bound) -> torch.Tensor:
@@ -72,6 +77,9 @@ def _limit(choice: Choice, place: int, bound: Bound) -> torch.Tensor:
         factor = sampling_factor(1.0, float(own.shape[-1] if own.ndim else 1))
     error = torch.maximum(own, factor * together)
     sizes = choice.sizes[place].to(torch.float64)
+    if not bound.longest_sum:
+        # Both programs only move their inputs before the choice. The port's numbers are the reference's.
+        return own * _ONE_ROUNDING
     limit = torch.hypot(bound.k * error, bound.floor * sizes)
     if choice.is_reference_float32 and math.isfinite(bound.error_in_float32):
         narrow = bound.error_in_float32 * sizes

@@ -40,6 +40,24 @@ def test_few_indices_of_an_axis_are_listed(count):
     assert all_at(mask, AXES) == (listed if count <= LISTED else "")
 
 
+def test_neighbouring_indices_are_a_range_where_they_are_too_many_to_list():
+    mask = wrong((12, 20), (slice(None), slice(6, 15)))
+    mask[11, 11:] = False
+    assert all_at(mask, AXES) == ", all at columns 6 to 14"
+    mask[0, 4] = True
+    assert all_at(mask, AXES) == ""
+
+
+def test_columns_beyond_all_rows_say_nothing_of_the_diagonal():
+    """No element of these columns can lie on the other side."""
+    mask = wrong((12, 20), (slice(None), slice(12, 20)))
+    assert all_at(mask, AXES) == ", all at columns 12 to 19"
+    assert all_at(mask.T, AXES) == ", all at rows 12 to 19"
+    mask = np.fromfunction(lambda row, column: (row < column) & (column > 10), (12, 20))
+    assert "above the diagonal" in all_at(mask, AXES)
+    assert "below the diagonal" in all_at(mask.T, AXES)
+
+
 def test_all_indices_of_an_axis_are_no_place():
     assert all_at(wrong((3, 12), slice(None)), AXES) == ""
 
@@ -84,4 +102,8 @@ def test_one_element_has_no_distance_from_the_diagonal():
 def test_a_vector_has_no_diagonal(shape):
     mask = np.zeros(shape, bool)
     mask.ravel()[2:] = True
-    assert all_at(mask, AXES[: len(shape)]) == ""
+    assert "diagonal" not in all_at(mask, AXES[: len(shape)])
+
+
+def test_no_wrong_element_has_no_place():
+    assert all_at(wrong((9, 9)), AXES) == ""
