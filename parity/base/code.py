@@ -11,7 +11,7 @@ import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from importlib.machinery import ModuleSpec
+from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
 from importlib.metadata import Distribution
 from pathlib import Path
 
@@ -92,9 +92,20 @@ def _imported() -> dict[str, tuple[str, ...]]:
     imported = {}
     for name in sorted({name.partition(".")[0] for name in tuple(sys.modules)} - {"__main__", "__mp_main__"}):
         places = _places(getattr(sys.modules.get(name), "__spec__", None))
-        if places and (name == _ENGINE or not any(map(is_library, places))):
+        if places and (name == _ENGINE or not any(map(_is_no_users, places))):
             imported[name] = places
     return imported
+
+
+def _is_no_users(path: str) -> bool:
+    """Whether a file or folder of an imported module is a library's, or what one compiled at run time.
+
+    Triton compiles launchers of kernels, all of one name, each into a file of its own. The sources of the
+    kernels count. No import by name would find these files, as it finds an extension of the user's.
+    """
+    place = Path(path)
+    is_compiled = place.name.endswith(tuple(EXTENSION_SUFFIXES))
+    return is_library(path) or (is_compiled and place.parent not in map(Path.absolute, map(Path, sys.path)))
 
 
 def present_code(names: Iterable[str]) -> dict[str, str]:

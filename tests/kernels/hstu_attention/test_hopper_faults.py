@@ -110,7 +110,7 @@ FAULTS = {
         "const int at_o = column / 2 + 4 * i + 2 - 2 * half;",
     ),
     "tile: one of the heads left out": Fault(
-        "shared.cuh", "total = list->count * heads;", "total = list->count * heads - 1;"
+        "shared.cuh", "total = list->count * heads;", "total = list->count * (heads - 1);"
     ),
     "tile: every warp's first sequence for all of its own": Fault(
         "work_list.cuh", "static_cast<int>(start), i);", "static_cast<int>(start), 0);", "many sequences"

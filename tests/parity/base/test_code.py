@@ -4,6 +4,9 @@ import hashlib
 import importlib
 import sys
 import sysconfig
+import types
+from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.util import spec_from_file_location
 from pathlib import Path
 
 import pytest
@@ -93,6 +96,30 @@ def test_digests_of_now_follow_an_edit_and_those_of_the_first_call_do_not(tmp_pa
     importlib.invalidate_caches()
     with pytest.raises(UserError, match="code: edited_module changed during the run"):
         require_unchanged({"edited_module": before})
+
+
+@pytest.mark.parametrize("suffix", [EXTENSION_SUFFIXES[0], ".so"])
+def test_what_a_library_compiles_at_run_time_is_not_the_user_s_code(tmp_path, monkeypatch, suffix):
+    """Two launchers of Triton's have one name and two files. An extension on the search path is the user's."""
+    file = tmp_path / f"launcher_of_one_kernel{suffix}"
+    file.write_bytes(b"machine code")
+    module = types.ModuleType("launcher_of_one_kernel")
+    module.__spec__ = spec_from_file_location(module.__name__, file)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    assert module.__name__ not in imported_now()
+    # A folder of the search path has it inside, where no import finds it.
+    monkeypatch.syspath_prepend(str(tmp_path.parent))
+    assert module.__name__ not in imported_now()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert module.__name__ in imported_now()
+
+
+def test_a_module_from_a_file_elsewhere_is_the_user_s(tmp_path, monkeypatch):
+    (tmp_path / "a_port_elsewhere.py").touch()
+    module = types.ModuleType("a_port_elsewhere")
+    module.__spec__ = spec_from_file_location(module.__name__, tmp_path / "a_port_elsewhere.py")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    assert module.__name__ in imported_now()
 
 
 def test_one_state_has_the_digests_of_all_processes():
