@@ -100,7 +100,7 @@ def test_digests_of_now_follow_an_edit_and_those_of_the_first_call_do_not(tmp_pa
 
 @pytest.mark.parametrize("suffix", [EXTENSION_SUFFIXES[0], ".so"])
 def test_what_a_library_compiles_at_run_time_is_not_the_user_s_code(tmp_path, monkeypatch, suffix):
-    """Two launchers of Triton's have one name and two files. An extension on the search path is the user's."""
+    """Launchers of Triton have one name and many files. An extension on the search path is the user's."""
     file = tmp_path / f"launcher_of_one_kernel{suffix}"
     file.write_bytes(b"machine code")
     module = types.ModuleType("launcher_of_one_kernel")
