@@ -53,11 +53,11 @@ def set_parameters(case: Case, model: tp.Module, weights: Mapping[str, torch.Ten
     A port may keep a tensor in float32 in a run of a half type, which holds the same numbers.
     """
     shapes = _shapes(model)
-    wide = {name for name, tensor in model.state_dict().items() if tensor.dtype == tp.float32}
-    state = {
-        name: tp.Tensor(tensor.float() if name in wide and tensor.dtype in _HALF else tensor)
-        for name, tensor in port_weights(case, weights, shapes).items()
-    }
+    tensors = port_weights(case, weights, shapes)
+    for name, own in model.state_dict().items():
+        if own.dtype == tp.float32 and name in tensors and tensors[name].dtype in _HALF:
+            tensors[name] = tensors[name].float()
+    state = {name: tp.Tensor(tensor) for name, tensor in tensors.items()}
     model.load_state_dict(state, strict=len(state) == len(shapes))
 
 
