@@ -92,12 +92,12 @@ def _imported() -> dict[str, tuple[str, ...]]:
     imported = {}
     for name in sorted({name.partition(".")[0] for name in tuple(sys.modules)} - {"__main__", "__mp_main__"}):
         places = _places(getattr(sys.modules.get(name), "__spec__", None))
-        if places and (name == _ENGINE or not any(map(_is_no_users, places))):
+        if places and (name == _ENGINE or not any(map(_is_of_libraries, places))):
             imported[name] = places
     return imported
 
 
-def _is_no_users(path: str) -> bool:
+def _is_of_libraries(path: str) -> bool:
     """Whether a file or folder of an imported module is a library's, or what one compiled at run time.
 
     Triton compiles launchers of kernels, all of one name, each into a file of its own. The sources of the

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -213,10 +213,11 @@ def more_rows(case: Case, typical: CaseInputs, number: int, times: int) -> Named
     return None
 
 
-def more_rows_number(name: str) -> int:
-    """The number of a further batch with more rows, from its name; 0 for another batch."""
-    words, _, number = name.rpartition(" ")
-    return int(number) if words == MORE_ROWS_NAME and number.isdecimal() else 0
+def largest_further(names: Iterable[str]) -> int:
+    """The largest number of a further batch with more rows among batches' names; 0 without one."""
+    parts = (name.rpartition(" ") for name in names)
+    numbers = (number for words, _, number in parts if words == MORE_ROWS_NAME and number.isdecimal())
+    return max(map(int, numbers), default=0)
 
 
 def _checked(case: Case, arrays: Arrays) -> CaseInputs:

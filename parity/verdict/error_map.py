@@ -77,10 +77,10 @@ def _verdict_map(
         oracle, port = evidence.oracle_isolated.get(tap), results.isolated.get(tap)
     else:
         is_output = TapName.parse(tap).is_output_of(evidence.entry)
-        oracle, port = evidence.oracle.get(tap), (results.untapped if is_output else results.tapped).get(tap)
+        oracle = evidence.truth_inside(tap, verdict.bound)
+        port = (results.untapped if is_output else results.tapped).get(tap)
     if oracle is None or port is None or oracle.shape != port.shape:
         return None
-    oracle = evidence.truth(tap, oracle, verdict.bound)
     counted = evidence.counted(tap, tuple(oracle.shape))
     # NaN leaves no limit; the floor is the limit beside an exact reference.
     limit = verdict.bound.floor if math.isnan(verdict.limit.largest) else verdict.limit.largest

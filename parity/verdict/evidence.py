@@ -139,12 +139,13 @@ class Evidence:
         """Number of modules with arithmetic that a tap's error comes from; 1 if isolated."""
         return 1 if isolated else max(1, self._modules_before.get(tap, self._modules))
 
-    def truth(self, tap: str, oracle: torch.Tensor, bound: Bound) -> torch.Tensor:
-        """What a port's result is compared with, element by element: the oracle's.
+    def truth_inside(self, tap: str, bound: Bound) -> torch.Tensor | None:
+        """The oracle's result inside the model; None if it has none.
 
         A reference that only moves its inputs is right: their rounding alone parts it from the oracle.
         """
-        only_moves = not bound.longest_sum and oracle.dtype.is_floating_point
+        oracle = self.oracle.get(tap)
+        only_moves = not bound.longest_sum and oracle is not None and oracle.dtype.is_floating_point
         return self.reference.tensors.get(tap, oracle) if only_moves else oracle
 
     def mask(self, shape: tuple[int, ...], tap: str = "") -> np.ndarray | None:

@@ -45,7 +45,7 @@ def explain_tap(
         return explain_alone(evidence, results.isolated.get(tap.tap), tap, other_calls)
     port = results.untapped.get(tap.tap)
     port = results.tapped.get(tap.tap) if port is None else port
-    return _explain(evidence, evidence.oracle.get(tap.tap), port, tap.tap, tap.accumulated)
+    return _explain(evidence, port, tap)
 
 
 def with_translation(judgement: RunnerJudgement, runner: str) -> RunnerJudgement:
@@ -86,7 +86,7 @@ def explain_alone(
         other_calls: Taps of other calls of the module, with the port's results.
     """
     if tap.isolated is None:
-        return _explain(evidence, evidence.oracle.get(tap.tap), port, tap.tap, tap.accumulated)
+        return _explain(evidence, port, tap)
     failed = _failed_tensor(evidence, evidence.oracle_isolated.get(tap.tap), port, tap.tap, tap.isolated)
     if failed is None:
         return ()
@@ -156,8 +156,7 @@ def explain_between(evidence: Evidence, results: Results, comparison: Comparison
     if diagnosis.kind == "between":
         failed = _between_modules(evidence, results, comparison)
     elif diagnosis.kind == "module" and tap is not None and _fails_inside_alone(tap):
-        inside, port = tap.path, results.tapped.get(tap.tap)
-        failed = _failed_tensor(evidence, evidence.oracle.get(tap.tap), port, tap.tap, tap.accumulated)
+        inside, failed = tap.path, _failed_inside(evidence, results.tapped.get(tap.tap), tap)
     elif _has_no_result(tap):
         target, failed = _wrong_output(evidence, results, comparison)
     if failed is None or rerun is None:
@@ -192,9 +191,7 @@ def _between_modules(evidence: Evidence, results: Results, comparison: Compariso
     tap = None if name.argument else comparison.tap(comparison.diagnosis.tap)
     if tap is None:
         return None
-    return _failed_tensor(
-        evidence, evidence.oracle.get(tap.tap), results.untapped.get(tap.tap), tap.tap, tap.accumulated
-    )
+    return _failed_inside(evidence, results.untapped.get(tap.tap), tap)
 
 
 def _fails_inside_alone(tap: TapJudgement) -> bool:
@@ -216,22 +213,16 @@ def _wrong_output(
     """The first wrong output of the model, by its tap; None if each one is right or has no numbers."""
     for tap in comparison.taps:
         if tap.kind == MODEL_OUTPUT:
-            port = results.untapped.get(tap.tap)
-            failed = _failed_tensor(evidence, evidence.oracle.get(tap.tap), port, tap.tap, tap.accumulated)
+            failed = _failed_inside(evidence, results.untapped.get(tap.tap), tap)
             if failed is not None:
                 return tap.tap, failed
     return "", None
 
 
-def _explain(
-    evidence: Evidence,
-    oracle: torch.Tensor | None,
-    port: torch.Tensor | None,
-    tap: str,
-    verdict: Verdict | None,
-) -> tuple[str, ...]:
-    failed = _failed_tensor(evidence, oracle, port, tap, verdict)
-    return () if failed is None else tuple(_patterns(failed, tap, evidence.oracle, _by_nearness(evidence)))
+def _explain(evidence: Evidence, port: torch.Tensor | None, tap: TapJudgement) -> tuple[str, ...]:
+    if (failed := _failed_inside(evidence, port, tap)) is None:
+        return ()
+    return tuple(_patterns(failed, tap.tap, evidence.oracle, _by_nearness(evidence)))
 
 
 def _patterns(
@@ -273,6 +264,13 @@ def _by_nearness(evidence: Evidence) -> list[str]:
     return [*map(str, outputs), *(str(name) for name in reversed(names) if name not in outputs)]
 
 
+def _failed_inside(evidence: Evidence, port: torch.Tensor | None, tap: TapJudgement) -> FailedTensor | None:
+    """A result inside the model beyond its limit; None without numbers to compare."""
+    verdict = tap.accumulated
+    truth = None if verdict is None else evidence.truth_inside(tap.tap, verdict.bound)
+    return _failed_tensor(evidence, truth, port, tap.tap, verdict)
+
+
 def _failed_tensor(
     evidence: Evidence,
     oracle: torch.Tensor | None,
@@ -287,7 +285,6 @@ def _failed_tensor(
     if verdict.passed and not may_pass:
         return None
     shape = tuple(oracle.shape)
-    oracle = evidence.truth(tap, oracle, verdict.bound)
     return FailedTensor(
         oracle=oracle.to(torch.float64).numpy(),
         port=port.to(torch.float64).numpy(),

@@ -18,7 +18,7 @@ from parity.coverage.questions import Coverage
 from parity.coverage.sizes import asked_sizes
 from parity.execution.folder import BatchFolder, CaseFolder
 from parity.execution.record import REFERENCE, read_record
-from parity.inputs.arrays import load, more_rows_number
+from parity.inputs.arrays import largest_further, load
 from parity.timing.roofline import Rooflines, read_rooflines
 from parity.verdict.batch import JudgesBatch, judge_batch
 from parity.verdict.judgement import Diagnosis, MetricJudgement, RunnerJudgement
@@ -161,7 +161,7 @@ class PrecisionJudge:
 
         The value estimates the number of further batches, each `GROWTH` times as large, that are enough.
         """
-        left = self._most_further - max(map(more_rows_number, self._names), default=0)
+        left = self._most_further - largest_further(self._names)
         return {
             name: max(
                 batches_needed(tap.min_detectable_error, tap.lasting_limit)

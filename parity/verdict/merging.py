@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from parity.execution.record import REFERENCE, Status
-from parity.inputs.arrays import more_rows_number
+from parity.inputs.arrays import largest_further
 from parity.verdict.error_map import with_telling_maps
 from parity.verdict.judgement import MODEL_OUTPUT, Diagnosis, RunnerJudgement, TapJudgement
 from parity.verdict.rule import Verdict
@@ -46,7 +46,7 @@ def merge_batches(
         for name, judgement in judgements.items():
             merged[name] = _merge(merged[name], judgement) if name in merged else judgement
     merged = {name: with_telling_maps(judgement) for name, judgement in merged.items()}
-    further = max(map(more_rows_number, names), default=0)
+    further = largest_further(names)
     # The reference's distance from the oracle is the measure, however small a detected error is.
     return {
         name: judgement if name == REFERENCE else _with_insensitive(judgement, further, recorded, most)

@@ -286,11 +286,14 @@ def all_at(wrong: np.ndarray, axes: Sequence[str]) -> str:
     indices = np.argwhere(wrong)
     if not len(indices):
         return ""
-    places = []
-    for axis, name in enumerate(axes):
-        values = np.unique(indices[:, axis])
-        if values.size < wrong.shape[axis] and values.size <= LISTED:
-            places.append(f"at {name} {', '.join(map(str, values))}")
+    by_axis = [
+        (name, np.unique(own), size) for name, own, size in zip(axes, indices.T, wrong.shape, strict=True)
+    ]
+    places = [
+        f"at {name} {', '.join(map(str, values))}"
+        for name, values, size in by_axis
+        if values.size < size and values.size <= LISTED
+    ]
     if wrong.ndim > 1 and min(wrong.shape[-2:]) > 1 and not _is_beyond(indices, wrong.shape):
         below = np.unique(indices[:, -2] - indices[:, -1])
         # A single element always has one distance from the diagonal, which explains nothing.
@@ -304,7 +307,12 @@ def all_at(wrong: np.ndarray, axes: Sequence[str]) -> str:
         ):
             if fits:
                 places.append(words)
-    places = places or _ranges(indices, axes, wrong.shape)
+    # Neighbours that are too many to list.
+    places = places or [
+        f"at {name} {values[0]} to {values[-1]}"
+        for name, values, size in by_axis
+        if values.size == values[-1] - values[0] + 1 < size
+    ]
     return f", all {'; '.join(places)}" if places else ""
 
 
@@ -312,16 +320,6 @@ def _is_beyond(indices: np.ndarray, shape: Sequence[int]) -> bool:
     """Whether wrong elements are in rows or columns that lie on one side of the diagonal as a whole."""
     first = indices[:, -2:].min(axis=0)
     return bool((first >= np.flip(shape[-2:])).any())
-
-
-def _ranges(indices: np.ndarray, axes: Sequence[str], shape: Sequence[int]) -> list[str]:
-    """Neighbouring indices of an axis that have all wrong elements, for each axis with others beside them."""
-    places = []
-    for axis, name in enumerate(axes):
-        values = np.unique(indices[:, axis])
-        if values.size == values[-1] - values[0] + 1 < shape[axis]:
-            places.append(f"at {name} {values[0]} to {values[-1]}")
-    return places
 
 
 def named_axes(shape: tuple[int, ...], batch_size: int, sequence_sizes: Container[int]) -> tuple[str, ...]:

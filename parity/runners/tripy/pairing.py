@@ -52,13 +52,13 @@ def set_parameters(case: Case, model: tp.Module, weights: Mapping[str, torch.Ten
 
     A port may keep a tensor in float32 in a run of a half type, which holds the same numbers.
     """
-    shapes = _shapes(model)
-    tensors = port_weights(case, weights, shapes)
-    for name, own in model.state_dict().items():
-        if own.dtype == tp.float32 and name in tensors and tensors[name].dtype in _HALF:
-            tensors[name] = tensors[name].float()
+    declared = model.state_dict()
+    tensors = port_weights(case, weights, _shapes(declared))
+    for name, tensor in tensors.items():
+        if tensor.dtype in _HALF and declared[name].dtype == tp.float32:
+            tensors[name] = tensor.float()
     state = {name: tp.Tensor(tensor) for name, tensor in tensors.items()}
-    model.load_state_dict(state, strict=len(state) == len(shapes))
+    model.load_state_dict(state, strict=len(state) == len(declared))
 
 
 def built_port(case: Case, dtype: torch.dtype) -> tp.Module:
@@ -74,7 +74,7 @@ def check_port(case: Case, dtype: torch.dtype) -> None:
     """Raises `UserError` for modules and tensors without a counterpart, before a run."""
     model = built_port(case, dtype)
     check_patterns(case, list(paired_modules(case, model)))
-    port_weights(case, case.build_reference().state_dict(), _shapes(model))
+    port_weights(case, case.build_reference().state_dict(), _shapes(model.state_dict()))
 
 
 def check_patterns(case: Case, paths: Sequence[str]) -> None:
@@ -111,9 +111,9 @@ def _refuse_unmatched(option: str, pattern: str, path: str, known: Sequence[str]
     raise UserError(option, pattern, f"matches no {what}", hint + ", ".join(known[:3]))
 
 
-def _shapes(model: tp.Module) -> dict[str, tuple[int, ...]]:
+def _shapes(declared: Mapping[str, tp.Tensor]) -> dict[str, tuple[int, ...]]:
     """Shape of each tensor of the port, by its name."""
-    return {name: tuple(map(int, tensor.shape)) for name, tensor in model.state_dict().items()}
+    return {name: tuple(map(int, tensor.shape)) for name, tensor in declared.items()}
 
 
 def taken(module: tp.Module, args: list, kwargs: dict) -> tuple[list, dict]:

@@ -68,6 +68,9 @@ def _limit(choice: Choice, place: int, bound: Bound) -> torch.Tensor:
     if choice.reference:
         reference = choice.reference[place]
         own = torch.where(reference == exact, 0.0, (reference - exact).abs())
+    if not bound.longest_sum:
+        # Both programs only move their inputs before the choice. The port's numbers are the reference's.
+        return own * _ONE_ROUNDING
     if choice.samples:
         together = torch.sqrt((own.square() + choice.squares[place]) / (choice.samples + 1))
         factor = sampling_factor(1.0, choice.samples + 1.0)
@@ -77,9 +80,6 @@ def _limit(choice: Choice, place: int, bound: Bound) -> torch.Tensor:
         factor = sampling_factor(1.0, float(own.shape[-1] if own.ndim else 1))
     error = torch.maximum(own, factor * together)
     sizes = choice.sizes[place].to(torch.float64)
-    if not bound.longest_sum:
-        # Both programs only move their inputs before the choice. The port's numbers are the reference's.
-        return own * _ONE_ROUNDING
     limit = torch.hypot(bound.k * error, bound.floor * sizes)
     if choice.is_reference_float32 and math.isfinite(bound.error_in_float32):
         narrow = bound.error_in_float32 * sizes
