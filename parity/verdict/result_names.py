@@ -52,16 +52,7 @@ def with_reference_names(evidence: Evidence, results: Results) -> Results:
     other side's.
     """
     results = _with_output_names(evidence, results)
-    ours: dict[str, dict[str, Shape]] = {}
-    for part in (results.isolated, results.tapped):
-        for tap in part:
-            name = TapName.parse(tap)
-            if not name.is_output_of(evidence.entry):
-                ours.setdefault(str(name.module_call), {})[tap] = shape_of(part, tap)
-    names: dict[str, str] = {}
-    for call in evidence.reference.calls:
-        theirs = {tap: shape_of(evidence.reference.tensors, tap) for tap in call.outputs}
-        names |= _pairs(ours.get(call.tap, {}), theirs)
+    names = names_in_reference(evidence, results.isolated, results.tapped)
     if not names:
         return results
 
@@ -71,6 +62,21 @@ def with_reference_names(evidence: Evidence, results: Results) -> Results:
     # A call has the name of its only result, and keeps it.
     results = renamed(results, rename, lambda call: call)
     return replace(results, isolated=Renamed(results.isolated, rename))
+
+
+def names_in_reference(evidence: Evidence, *parts: Mapping[str, torch.Tensor]) -> dict[str, str]:
+    """The reference's names of results of the port's modules, by their own; without those that have them."""
+    ours: dict[str, dict[str, Shape]] = {}
+    for part in parts:
+        for tap in part:
+            name = TapName.parse(tap)
+            if not name.is_output_of(evidence.entry):
+                ours.setdefault(str(name.module_call), {})[tap] = shape_of(part, tap)
+    names: dict[str, str] = {}
+    for call in evidence.reference.calls:
+        theirs = {tap: shape_of(evidence.reference.tensors, tap) for tap in call.outputs}
+        names |= _pairs(ours.get(call.tap, {}), theirs)
+    return names
 
 
 def _with_output_names(evidence: Evidence, results: Results) -> Results:

@@ -18,9 +18,13 @@ sys.path.insert(0, str(HERE))
 from parity.base.code import file_digest
 from parity.base.errors import UserError
 from parity.base.sealed import read_sealed
-from parity.base.trees import decode_tree, leaves
+from parity.base.trees import decode_tree
+from parity.capture.captures import tensor_leaves
+from parity.capture.outputs import flat_outputs, output_of
+from parity.capture.tripy_hooks import is_tripy_tensor
 from parity.capture.values import decode_value
 from parity.case import CaseReference, load_case
+from parity.case.contract import outputs_by_tap
 from parity.runners.tripy.compiled import tripy_value
 from parity.runners.tripy.pairing import paired_modules, set_parameters, taken
 
@@ -99,17 +103,17 @@ def port_result(problem, weights, inputs):
         if case.one_sided:
             args, kwargs = taken(module, args, kwargs)
         call = module if problem["method"] == "forward" else getattr(module, problem["method"])
-        result = call(*args, **kwargs)
+        results = dict(tensor_leaves(call(*args, **kwargs), is_tripy_tensor))
     else:
-        # Outputs of the model are numbered.
-        result = list(case.named_outputs(case.call(model, kwargs)).values())
-    results = {
-        "".join(f"[{key}]" for key in path): tensor for path, tensor in leaves(result) if tensor is not None
-    }
-    if len(results) > 1:
-        results = {"": results[problem["result"]]}
-    (result,) = results.values()
-    return torch.from_dlpack(result).cpu().double()
+        results = flat_outputs(outputs_by_tap(case, case.call(model, kwargs)))
+    name = problem["result"]
+    if name not in results:
+        known = ", ".join(repr(known) for known in results) or "nothing"
+        raise UserError("result", repr(name), f"is none of the port's results, {known}", FIX)
+    result = results[name]
+    if is_tripy_tensor(result):
+        return torch.from_dlpack(result).cpu().double()
+    return output_of(name, result, getattr(torch, problem["dtype"])).double()
 
 
 try:

@@ -32,6 +32,7 @@ from parity.runners.tripy.runner import TripyRunner
 from parity.verdict.comparison import compare
 from parity.verdict.evidence import Evidence
 from parity.verdict.judgement import TapJudgement
+from parity.verdict.result_names import comparable, names_in_reference
 from parity.verdict.rule import Verdict
 
 
@@ -43,7 +44,8 @@ class Failure:
         run: The case, its inputs and weights, the reference's run and the oracle.
         call: The failing call; the model's own has the path "".
         inputs: The call's tensors.
-        result: Place of the failing tensor in the call's result, such as `[1]`; "" for the whole result.
+        result: The port's own name of the failing tensor: its place in the module's result as of `TapName`,
+            or the tap of the model's output.
         row: The failing tap with its verdict.
         oracle: The right tensor, float64.
         port: The port's tensor.
@@ -145,19 +147,23 @@ def _module(run: CleanRun, kind: str | None) -> Failure | None:
         if kind in (None, call.kind) and call.kind not in run.evidence.gaps
     ]
     alone, problems = run.run_isolated(port, calls)
-    tensors = {**run.reference.tensors, **alone}
+    names = names_in_reference(run.evidence, alone)
+    own = {names.get(tap, tap): tap for tap in alone}
+    judged = {tap for call in calls for tap in call.outputs}
+    tensors = {tap: tensor for tap, tensor in run.reference.tensors.items() if tap not in judged}
+    tensors |= {tap: alone[name] for tap, name in own.items()}
     results = run.reference_results(isolated=tensors, isolated_problems=problems)
-    comparison = compare(run.evidence, results)
-    row = next((r for r in comparison.taps if r.isolated is not None and not r.isolated.passed), None)
+    comparison = compare(run.evidence, run.evidence.aligned(results))
     # A module that raises or returns another shape needs no small case.
-    if row is None or row.isolated is None or row.isolated.checked == 0:
+    row = next((r for r in comparison.taps if r.tap in own and _has_wrong_numbers(r.isolated)), None)
+    if row is None:
         return None
     call = run.evidence.kinds[row.tap]
     return Failure(
         run,
         call,
         inputs=run.reference.call_inputs,
-        result=TapName.parse(row.tap).output,
+        result=TapName.parse(own[row.tap]).output,
         row=row,
         oracle=run.evidence.oracle_isolated[row.tap],
         port=tensors[row.tap],
@@ -173,24 +179,28 @@ def _model(run: CleanRun, output: str | None) -> Failure | None:
     except raisable():
         return None
     # The tapped run shows the rows that depend on a flipped element.
-    results = run.reference_results(untapped=outputs, tapped=tapped)
-    rows = {row.tap: row for row in compare(run.evidence, results).taps if row.tap in outputs}
-    for index, name in enumerate(outputs):
-        row = rows[name]
-        verdict = row.accumulated
-        if output not in (None, row.tap) or verdict is None or verdict.passed or verdict.checked == 0:
+    names = names_in_reference(run.evidence, tapped)
+    tapped = {names.get(tap, tap): tensor for tap, tensor in tapped.items()}
+    results = comparable(run.evidence, run.reference_results(untapped=outputs, tapped=tapped))
+    for row in compare(run.evidence, results).taps:
+        is_asked = row.tap in results.untapped and output in (None, row.tap)
+        if not (is_asked and _has_wrong_numbers(row.accumulated)):
             continue
         call, inputs = _entry(run, row.tap)
         return Failure(
             run,
             call,
             inputs=inputs,
-            result=f"[{index}]" if len(outputs) > 1 else "",
+            result=results.numbered.get(row.tap, row.tap),
             row=row,
             oracle=run.evidence.oracle[row.tap],
-            port=outputs[row.tap],
+            port=results.untapped[row.tap],
         )
     return None
+
+
+def _has_wrong_numbers(verdict: Verdict | None) -> bool:
+    return verdict is not None and not verdict.passed and verdict.checked > 0
 
 
 def _entry(run: CleanRun, output: str) -> tuple[ModuleCall, dict[str, torch.Tensor]]:
