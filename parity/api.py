@@ -8,13 +8,12 @@ process can import them: a crash of a runner then ends this process.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from parity.base.errors import UserError, check_names, from_here
+from parity.base.errors import UserError, check_names, from_here, require_once
 from parity.base.precision import PRECISIONS
 from parity.case import Case, ModelPair
 from parity.case.pair import OPTIONS
@@ -183,9 +182,7 @@ def check(
             raise UserError(field, names, "names none", "leave it out, or give a tuple of names")
         if isinstance(names, str) or not isinstance(names, Iterable):
             raise UserError(field, names, "is no sequence of names", f"give a tuple, such as ({names!r},)")
-        for name, number in Counter(map(str, names)).items():
-            if number > 1:
-                raise UserError(field, name, "is named twice", "name it once")
+        require_once(field, map(str, names))
     precisions = check_names("precisions", precisions, PRECISIONS)
     runners = check_names("runners", runners, RUNNERS)
     if case.is_live and "tf32" in precisions:

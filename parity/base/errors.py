@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import reprlib
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import ParamSpec, TypeVar
 
@@ -96,6 +97,13 @@ def _shortened(text: str, most: int) -> str:
         return text
     half = (most - 3) // 2
     return f"{text[: most - 3 - half]}...{text[-half:]}"
+
+
+def require_once(field: str, names: Iterable[str]) -> None:
+    """Raises `UserError` for a name that comes twice."""
+    for name, number in Counter(names).items():
+        if number > 1:
+            raise UserError(field, name, "is named twice", "name it once")
 
 
 def check_names(kind: str, names: Iterable[str], known: Iterable[str]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from parity.base.errors import UserError, check_names
+from parity.base.errors import UserError, check_names, require_once
 from parity.base.locks import made
 from parity.base.precision import DEFAULT_PRECISIONS, PRECISIONS
 from parity.base.precision_policy import read_policy
@@ -148,9 +148,7 @@ def names(option: str, text: str | None) -> list[str]:
         raise UserError(option, repr(text), "names nothing", "give a name, or leave the option out")
     if not all(stripped):
         raise UserError(option, repr(text), "has a comma without a name", "leave that comma out")
-    for name in stripped:
-        if stripped.count(name) > 1:
-            raise UserError(option, name, "is named twice", "name it once")
+    require_once(option, stripped)
     return stripped
 
 
