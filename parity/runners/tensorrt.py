@@ -7,6 +7,7 @@ TensorRT. Where the engines cannot run, the result is that TensorRT accepts the 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -95,13 +96,19 @@ class TensorRTRunner(TripyRunner, BuildsEngines):
         return False
 
     def build(self, arrays: Arrays, folder: Path) -> list[dict]:
-        """Build the entry with a dynamic and with a static batch, keep engines and listings in `folder`."""
+        """Build the entry with a dynamic batch, and with a static one where engines run or no size varies.
+
+        Engines and listings are kept in `folder`. Static sizes may gain time, which only an engine that runs
+        shows; TensorRT accepts a graph of any batch or refuses it.
+        """
         arguments = map_tree(self.case.entry_arguments(arrays), self._host)
         dynamic_sizes = self.case.dynamic_sizes(arrays)
         shapes = tuple(array.shape for array in arrays.values())
         if shapes not in self._facts:
-            built, _ = self._traced(self._built_both, self._named_entry, arguments, dynamic_sizes, taps=True)
-            self._facts[shapes] = [self._keep(shape, build, folder) for shape, build in built.items()]
+            build = partial(self._built_entry, folder=folder)
+            self._facts[shapes], _ = self._traced(
+                build, self._named_entry, arguments, dynamic_sizes, taps=True
+            )
         return self._facts[shapes]
 
     def _named_entry(self, arguments: dict, traced: Traced) -> dict[str, tp.Tensor]:
@@ -124,14 +131,17 @@ class TensorRTRunner(TripyRunner, BuildsEngines):
             layers.append({"type": layer["type"], "operands": layer["operands"], "modules": outer})
         return layers
 
-    def _built_both(
-        self, function: Callable, arguments: Any, dynamic_sizes: DynamicSizes
-    ) -> dict[str, trt.EngineBuild]:
+    def _built_entry(
+        self, function: Callable, arguments: Any, dynamic_sizes: DynamicSizes, folder: Path
+    ) -> list[dict]:
         recorded = trt.program_of(Compiled(function, arguments, dynamic_sizes).executable)
-        programs = {"static": trt.at_typical_shapes(recorded)}
+        facts = []
         if dynamic_sizes:
-            programs = {"dynamic batch": recorded, **programs}
-        return {shape: _built(program, self._options) for shape, program in programs.items()}
+            facts.append(self._keep("dynamic batch", _built(recorded, self._options), folder))
+        if not self._cannot_run or not facts:
+            static = _built(trt.at_typical_shapes(recorded), self._options)
+            facts.append(self._keep("static", static, folder))
+        return facts
 
     def _keep(self, shape: str, built: trt.EngineBuild, folder: Path) -> dict:
         try:

@@ -156,17 +156,21 @@ class TensorRTOnnxRunner(OnnxRunner, BuildsEngines):
         self._facts = {}
 
     def build(self, arrays: Arrays, folder: Path) -> list[dict]:
-        """Build the entry with dynamic and with static sizes; keep engines and listings in `folder`."""
+        """Build the entry with dynamic sizes, and with static ones where engines run.
+
+        Engines and listings are kept in `folder`, for the reason of `TensorRTRunner.build`.
+        """
         tensors, smallest = self._inputs(arrays)
         shapes = self._fits(tensors)
         if shapes not in self._facts:
             _, exported = self._exported_for(arrays)
-            dynamic, static = exported.plain(), exported.plain()
-            with_fixed_sizes(static, {name: tuple(tensor.shape) for name, tensor in tensors.items()})
-            self._facts[shapes] = [
-                self._keep("dynamic batch", self._built(dynamic, tensors, smallest), folder),
-                self._keep("static", self._built(static, tensors, {}), folder),
-            ]
+            dynamic = self._built(exported.plain(), tensors, smallest)
+            facts = [self._keep("dynamic batch", dynamic, folder)]
+            if not self._cannot_run:
+                static = exported.plain()
+                with_fixed_sizes(static, {name: tuple(tensor.shape) for name, tensor in tensors.items()})
+                facts.append(self._keep("static", self._built(static, tensors, {}), folder))
+            self._facts[shapes] = facts
         return self._facts[shapes]
 
     def _keep(self, shape: str, built: _Build, folder: Path) -> dict:

@@ -48,11 +48,11 @@ def test_engines_are_built_where_they_cannot_run(built_run):
     assert (ended.code, ended.err) == (0, "")
     flat = " ".join(ended.out.split())
     assert "BUILT (not run: PyTorch sees no CUDA device): hstu_tiny, bf16, tensorrt (tensorrt" in flat
-    assert "BUILT: every graph; nothing was compared; 4 engines built and not run." in flat
+    assert "BUILT: every graph; nothing was compared; 2 engines built and not run." in flat
     for precision in read_report(folder / "report.json").cases[0].precisions:
         row = next(runner for runner in precision.runners if runner.runner == "tensorrt")
         assert (row.status, row.verdict) == ("BUILT", "NONE")
-        assert [build.shape for build in row.builds] == ["dynamic batch", "static"]
+        assert [build.shape for build in row.builds] == ["dynamic batch"]
         wanted = {"fp32": "Float", "bf16": "BFloat16"}[precision.precision]
         for build in row.builds:
             assert wanted in build.dtypes
@@ -131,6 +131,23 @@ def test_after_a_build_that_cannot_run_nothing_runs(runner, tmp_path):
     for step in (result.run, result.run_tapped, result.run_incremental):
         with pytest.raises(BuiltOnly, match="PyTorch sees no CUDA device"):
             step(arrays)
+
+
+@needs_library
+def test_an_engine_of_static_sizes_is_built_where_engines_run(runner, monkeypatch, tmp_path):
+    from parity.runners import tensorrt as tensorrt_runner
+
+    result, arrays = runner
+    monkeypatch.setattr(tensorrt_runner.trt, "Engine", lambda engine_bytes: None)
+    assert [facts["shape"] for facts in result.build(arrays, tmp_path)] == ["dynamic batch", "static"]
+
+
+@needs_library
+@cannot_run
+def test_the_engine_of_a_model_without_dynamic_sizes_is_static(runner, monkeypatch, tmp_path):
+    result, arrays = runner
+    monkeypatch.setattr(type(result.case), "dynamic_sizes", lambda case, arrays: {})
+    assert [facts["shape"] for facts in result.build(arrays, tmp_path)] == ["static"]
 
 
 @needs_library
@@ -221,7 +238,7 @@ def test_products_of_quantised_operands_are_quantised_in_the_engine(name, layers
     runner = make_runner("tensorrt")
     runner.load(case, PRECISIONS[precision], case_weights(case)[0])
     builds = runner.build(case.make_inputs().inputs[0].arrays, tmp_path)
-    assert len(builds) == 2
+    assert builds
     for build in map(BuildRecord.model_validate, builds):
         gemms = {layer.modules[0]: list(layer.operands) for layer in build.quantised if layer.type == "gemm"}
         assert gemms == layers
