@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from parity.base.code import changed_code, imported_now, one_state, require_unchanged
+from parity.base.code import Code, changed_code, imported_now, one_state, require_unchanged
 from parity.base.precision import PRECISIONS, Precision
 from parity.base.process import one_thread
 from parity.case import Case, load_case
@@ -119,23 +119,23 @@ def replay(folder: Path, command: str, progress: Progress) -> Report:
     return report.model_copy(update={"environment": manifest.environment, "changed_code": changed})
 
 
-def _code(request: Request) -> dict[str, str] | None:
-    """Digests of the code of a run at its start; None for live models, which run from memory."""
+def _code(request: Request) -> dict[str, Code] | None:
+    """The code of a run at its start; None for live models, which run from memory."""
     return None if any(case.is_live for case in request.cases) else imported_now()
 
 
-def _require_same_code(before: Mapping[str, str], states: Sequence[Mapping[str, str]]) -> None:
+def _require_same_code(before: Mapping[str, Code], states: Sequence[Mapping[str, Code]]) -> None:
     """Raise `UserError` if code of the runners is not that of the run's start, or is another one now.
 
     Args:
-        before: Digests at the start. This process may have imported more than runners, such as a program, and
-            earlier a module of the same name whose file is gone.
-        states: Digests of each process of a runner, of the moment of its imports.
+        before: The code at the start. This process may have imported more than runners, such as a program,
+            and earlier a module of the same name whose file is gone.
+        states: The code of each process of a runner, of the moment of its imports.
     """
     ran = one_state(states)
     one_state([ran, {name: before[name] for name in before.keys() & ran.keys()}])
     require_unchanged(
-        {name: digest for name, digest in ran.items() if name in before or name not in sys.modules}
+        {name: own for name, own in ran.items() if name in before or name not in sys.modules}
     )
 
 
@@ -144,17 +144,17 @@ def _finish(
     folder: RunFolder,
     progress: Progress,
     streams: JudgesStreams,
-    code: Mapping[str, str] | None,
+    code: Mapping[str, Code] | None,
 ) -> Report:
     """Run the batches that are not done, judge all of them, and write the report of a saved run.
 
     Runners import a case's modules by themselves, and coverage reads their files after the run. So their code
-    must be that of the digests in ``code``, and stay it.
+    must be ``code``, and stay it.
     """
     request, prepared = run.request, run.cases
     write_prepared(prepared, folder, request.data, request.checkpoint)
     precisions = [PRECISIONS[name] for name in request.precisions]
-    states: list[Mapping[str, str]] = []
+    states: list[Mapping[str, Code]] = []
 
     def work(unit: tuple[PreparedCase, Precision | None], worker: Worker) -> Any:
         result = done_by(unit, worker)

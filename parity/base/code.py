@@ -11,9 +11,11 @@ import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
 from importlib.metadata import Distribution
 from pathlib import Path
+from types import FunctionType
 
 from parity.base.errors import UserError
 
@@ -26,6 +28,22 @@ _SOURCES = {".py", ".yaml", ".yml", ".json", ".toml", ".cu", ".cuh", ".cpp", ".h
 _CHUNK = 2**20
 _DIGESTING = min(8, os.cpu_count() or 1)
 """Threads that digest files."""
+_UNLISTED: dict[str, tuple[str, ...]] = {}
+"""Files of modules that were imported without an entry in `sys.modules`, by the module's name."""
+
+
+@dataclass(frozen=True)
+class Code:
+    """The state of a package or module at the top level.
+
+    Attributes:
+        digest: Digest of its sources and settings.
+        places: Its folders, or its file. A case may find it in a way that no import by name repeats, such as
+            a change of `sys.path`, or an import from a file.
+    """
+
+    digest: str
+    places: tuple[str, ...]
 
 
 def is_library(path: str) -> bool:
@@ -72,26 +90,38 @@ def file_digests(paths: Iterable[Path]) -> list[str]:
         return list(threads.map(file_digest, paths))
 
 
-def imported_code() -> dict[str, str]:
-    """Digest of each imported package or module at the top level, by name.
+def imported_code() -> dict[str, Code]:
+    """Each imported package or module at the top level, by name.
 
     Installed packages are left out, since the environment has their versions; the engine itself is in. A
     package counts with all of its sources and settings, imported or not. Digests are those of the first call.
     """
-    return {name: _digest_at_first(places) for name, places in _imported().items()}
+    return {name: Code(_digest_at_first(places), places) for name, places in _imported().items()}
 
 
-def imported_now() -> dict[str, str]:
+def imported_now() -> dict[str, Code]:
     """As `imported_code`, with the digests of this moment; without code whose files are gone."""
     imported = _imported().items()
-    return {name: _digest(places) for name, places in imported if all(map(os.path.exists, places))}
+    return {name: Code(_digest(places), places) for name, places in imported if _are_there(places)}
+
+
+def add_unlisted(classes: Iterable[type]) -> None:
+    """Let the files of classes count whose modules `sys.modules` lacks, as after an import from a file."""
+    for kind in classes:
+        if kind.__module__ in sys.modules:
+            continue
+        functions = (value for value in vars(kind).values() if isinstance(value, FunctionType))
+        file = next((function.__code__.co_filename for function in functions), "")
+        if os.path.isfile(file):
+            _UNLISTED[kind.__module__.partition(".")[0]] = (os.path.abspath(file),)
 
 
 def _imported() -> dict[str, tuple[str, ...]]:
     """Places of the imported packages and modules at the top level, without installed packages, by name."""
     imported = {}
-    for name in sorted({name.partition(".")[0] for name in tuple(sys.modules)} - {"__main__", "__mp_main__"}):
-        places = _places(getattr(sys.modules.get(name), "__spec__", None))
+    names = {name.partition(".")[0] for name in (*sys.modules, *_UNLISTED)} - {"__main__", "__mp_main__"}
+    for name in sorted(names):
+        places = _places(getattr(sys.modules.get(name), "__spec__", None)) or _UNLISTED.get(name, ())
         if places and (name == _ENGINE or not any(map(_is_of_libraries, places))):
             imported[name] = places
     return imported
@@ -122,22 +152,31 @@ def spec_of(name: str) -> ModuleSpec | None:
         return None
 
 
-def changed_code(code: Mapping[str, str]) -> tuple[str, ...]:
-    """Names of the packages and modules that have other digests now, or are not found."""
+def changed_code(code: Mapping[str, Code]) -> tuple[str, ...]:
+    """Names of the packages and modules that have other digests now, or are not found.
+
+    Where this process finds none of the name, those at the places of the code count.
+    """
     here = present_code(code)
-    return tuple(name for name, digest in code.items() if here.get(name) != digest)
+    elsewhere = {name: own.places for name, own in code.items() if name not in here}
+    here |= {
+        name: _digest(places)
+        for name, places in elsewhere.items()
+        if places and all(_may_hold(place, name) for place in map(Path, places))
+    }
+    return tuple(name for name, own in code.items() if here.get(name) != own.digest)
 
 
-def one_state(code: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """All digests of code, by name. Raises `UserError` if two of one name differ."""
-    state: dict[str, str] = {}
-    for name, digest in itertools.chain.from_iterable(digests.items() for digests in code):
-        if state.setdefault(name, digest) != digest:
+def one_state(code: Iterable[Mapping[str, Code]]) -> dict[str, Code]:
+    """All code by name, each at its first places. Raises `UserError` if two digests of one name differ."""
+    state: dict[str, Code] = {}
+    for name, own in itertools.chain.from_iterable(of_process.items() for of_process in code):
+        if state.setdefault(name, own).digest != own.digest:
             raise _changed_during_run(name)
     return state
 
 
-def require_unchanged(code: Mapping[str, str]) -> None:
+def require_unchanged(code: Mapping[str, Code]) -> None:
     """Raises `UserError` if a package or module has another digest now, or is not found."""
     for name in changed_code(code):
         raise _changed_during_run(name)
@@ -154,6 +193,16 @@ def _places(spec: ModuleSpec | None) -> tuple[str, ...]:
         return ()
     folders = tuple(spec.submodule_search_locations or ())
     return folders or ((spec.origin,) if spec.has_location and spec.origin else ())
+
+
+def _are_there(places: Iterable[str]) -> bool:
+    return all(map(os.path.exists, places))
+
+
+def _may_hold(place: Path, name: str) -> bool:
+    """Whether a place may be that of a module: a saved run may name any file, and the root of a disk."""
+    is_code = place.name.endswith((".py", *EXTENSION_SUFFIXES))
+    return place.is_absolute() and ((is_code and place.is_file()) or (place.name == name and place.is_dir()))
 
 
 def _digest(places: Iterable[str]) -> str:

@@ -7,12 +7,14 @@ arrays in every precision. A resumed run makes both again, and is refused if the
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from pydantic import TypeAdapter
 
+from parity.base.code import Code
 from parity.base.errors import UserError
 from parity.base.sealed import read_sealed
 from parity.execution.folder import BatchFolder, CaseFolder, PrecisionFolder
@@ -20,31 +22,42 @@ from parity.inputs.arrays import CaseInputs, load
 from parity.inputs.weights import declared_digest, present_digests
 
 _DIGESTS = TypeAdapter(dict[str, str])
+_CODE = TypeAdapter(dict[str, Code])
 _WEIGHTS = "weights"
 
+Content = TypeVar("Content")
 
-def done_digests(
-    batch: PrecisionFolder, kind: Literal["files", "code", "origins"], field: str
-) -> dict[str, str]:
+
+def done_digests(batch: PrecisionFolder, kind: Literal["files", "origins"], field: str) -> dict[str, str]:
     """Digests of a batch that is done in a precision.
 
     Args:
         batch: Its folder.
-        kind: Files by relative path, code by name, or origins by kind.
+        kind: Files by relative path, or origins by kind.
         field: The verb that reads them.
 
     Raises:
         UserError: They are not as the batch wrote them, or are of another batch.
     """
+    return _read(batch, kind, _DIGESTS, field)
+
+
+def done_code(batch: PrecisionFolder, field: str) -> dict[str, Code]:
+    """The code, by name, of a batch that is done in a precision. Raises `UserError` as `done_digests`."""
+    return _read(batch, "code", _CODE, field)
+
+
+def _read(batch: PrecisionFolder, kind: str, expected: TypeAdapter[Content], field: str) -> Content:
     try:
         content = read_sealed(batch.files)
-        digests = _DIGESTS.validate_python(content[kind], strict=True)
+        # Strict as JSON is, which has lists in place of tuples.
+        own = expected.validate_json(json.dumps(content[kind]), strict=True)
         of_this_batch = content["batch"] == place(batch)
     except (OSError, ValueError, KeyError) as error:
         raise changed(field, batch.files) from error
     if not of_this_batch:
         raise changed(field, batch.files)
-    return digests
+    return own
 
 
 def place(batch: PrecisionFolder) -> str:

@@ -10,7 +10,7 @@ from typing import TextIO, TypeVar
 import numpy as np
 import torch
 
-from parity.base.code import imported_code
+from parity.base.code import add_unlisted, imported_code
 from parity.base.precision import Precision
 from parity.capture.captures import Capture
 from parity.capture.sources import sources
@@ -117,6 +117,8 @@ class LoadedRunner:
         case = source if isinstance(source, Case) else load_case(source)
         self._runner.load(case, precision, load_export(weights))
         # The digests of the imported files stay those of this moment.
+        modules = self._runner.modules() if isinstance(self._runner, TapsModules) else {}
+        add_unlisted(kind for module in modules.values() for kind in type(module).__mro__)
         imported_code()
         self._case = case
         self._loaded = source, precision, weights

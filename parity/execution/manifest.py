@@ -9,17 +9,18 @@ not a forger who writes all of them anew.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path, PurePosixPath
 
 from pydantic import BaseModel, ConfigDict
 
-from parity.base.code import file_digest, file_digests, one_state
+from parity.base.code import Code, file_digest, file_digests, one_state
 from parity.base.environment import environment
 from parity.base.errors import UserError
 from parity.base.files import MAX_BYTES, parse_json, write_new
 from parity.base.sealed import read_sealed, sealed
 from parity.execution.case_files import CaseDescription
-from parity.execution.done import changed, done_digests, origins, place
+from parity.execution.done import changed, done_code, done_digests, origins, place
 from parity.execution.folder import PrecisionFolder, RunFolder
 from parity.execution.record import ORACLE, REFERENCE, TAKES_NO_MORE, read_record
 from parity.execution.request import Request
@@ -33,7 +34,7 @@ class Manifest(BaseModel):
     Attributes:
         command: Command line of the run.
         environment: Machine and libraries, see `parity.base.environment`.
-        code: Digests of the code behind the captures, see `parity.base.code.imported_code`.
+        code: The code behind the captures, see `parity.base.code.imported_code`.
         runners: Runners of the request.
         runners_asked: The runners that the user named.
         cases: Facts about each case, in the order of the run.
@@ -44,19 +45,19 @@ class Manifest(BaseModel):
 
     command: str
     environment: dict[str, str]
-    code: dict[str, str]
+    code: dict[str, Code]
     runners: tuple[str, ...]
     runners_asked: tuple[str, ...]
     cases: tuple[CaseDescription, ...]
     files: dict[str, str]
 
 
-def write_files(folder: PrecisionFolder, code: Iterable[Mapping[str, str]]) -> None:
+def write_files(folder: PrecisionFolder, code: Iterable[Mapping[str, Code]]) -> None:
     """Mark a batch as done in a precision.
 
     Args:
         folder: Folder of the batch in the precision.
-        code: Digests of the code in each process that ran the batch.
+        code: The code in each process that ran the batch.
 
     Raises:
         UserError: The folder cannot be written, or the code differs from process to process.
@@ -66,7 +67,7 @@ def write_files(folder: PrecisionFolder, code: Iterable[Mapping[str, str]]) -> N
     content = {
         "batch": place(folder),
         "files": files,
-        "code": one_state(code),
+        "code": {name: asdict(own) for name, own in one_state(code).items()},
         "origins": origins(folder.batch),
     }
     write_new(folder.files, sealed(content))
@@ -93,8 +94,8 @@ def check_batches(folder: RunFolder, cases: Collection[str], precisions: Collect
         _check("resume", batch.path, files, set(present) - {batch.files.name})
 
 
-def code_of(folder: RunFolder, field: str = "resume") -> dict[str, str]:
-    """Digests of the code behind the captures of all batches that are done.
+def code_of(folder: RunFolder, field: str = "resume") -> dict[str, Code]:
+    """The code behind the captures of all batches that are done.
 
     Args:
         folder: Folder of the run.
@@ -103,7 +104,7 @@ def code_of(folder: RunFolder, field: str = "resume") -> dict[str, str]:
     Raises:
         UserError: The code changed from one batch to another.
     """
-    return one_state(done_digests(batch, "code", field) for batch in folder.done())
+    return one_state(done_code(batch, field) for batch in folder.done())
 
 
 def write_manifest(

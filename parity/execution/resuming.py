@@ -99,9 +99,11 @@ def read_started(folder: RunFolder) -> Request:
         raise _no_run(folder) from error
     _check_environment(folder, started.environment)
     check_batches(folder, [case.name for case in started.cases], started.precisions)
+    # A case may say where its code is, so that it is imported first.
+    cases = tuple(map(load_case, started.cases))
     _check_code(folder)
     return Request(
-        cases=tuple(map(load_case, started.cases)),
+        cases=cases,
         precisions=tuple(started.precisions),
         runners=tuple(started.runners),
         runners_asked=started.runners_asked,

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import torch
 
-from parity.base.code import imported_code
+from parity.base.code import Code, imported_code
 from parity.base.precision import Precision
 from parity.base.process import one_thread, settings_restored
 from parity.execution.commands import Commands
@@ -205,8 +205,8 @@ class RunnerPool:
                 self._processes[key] = process
         return process
 
-    def code(self) -> list[dict[str, str]]:
-        """Digests of the code in each live process of a runner, see `parity.base.code.imported_code`."""
+    def code(self) -> list[dict[str, Code]]:
+        """The code in each live process of a runner, see `parity.base.code.imported_code`."""
         target = f"{imported_code.__module__}:{imported_code.__name__}"
         with self._lock:
             live = [

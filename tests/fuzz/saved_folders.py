@@ -39,7 +39,9 @@ def make(folder: Path) -> dict[str, Path]:
     for path in begun.rglob("files.json"):
         # The code may have changed since the run.
         content = json.loads(path.read_text())["content"]
-        path.write_bytes(sealed({**content, "code": present_code(content["code"])}))
+        digests = present_code(content["code"])
+        code = {name: own | {"digest": digests[name]} for name, own in content["code"].items()}
+        path.write_bytes(sealed({**content, "code": code}))
     report = folder / REPORT
     report.mkdir(exist_ok=True)
     shutil.copy(complete / "report.json", report)

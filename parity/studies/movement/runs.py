@@ -136,7 +136,7 @@ def differing_facts(old: SavedRun, new: SavedRun) -> dict[str, tuple[str, str]]:
     """Facts of the environments and digests of code that differ, by name; "none" for an absent one."""
     facts = [
         run.manifest.environment
-        | {f"code {name}": digest[:_DIGITS] for name, digest in run.manifest.code.items()}
+        | {f"code {name}": own.digest[:_DIGITS] for name, own in run.manifest.code.items()}
         for run in (old, new)
     ]
     pairs = {name: tuple(side.get(name, "none") for side in facts) for name in {**facts[0], **facts[1]}}

@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib
+import importlib.util
 import sys
 import sysconfig
 import types
@@ -13,6 +14,9 @@ import pytest
 import torch
 
 from parity.base.code import (
+    Code,
+    add_unlisted,
+    changed_code,
     file_digests,
     imported_code,
     imported_now,
@@ -84,6 +88,7 @@ def test_digests_of_now_follow_an_edit_and_those_of_the_first_call_do_not(tmp_pa
     monkeypatch.syspath_prepend(str(tmp_path))
     importlib.import_module("edited_module")
     before = imported_code()["edited_module"]
+    assert before.places == (str(tmp_path / "edited_module.py"),)
     assert imported_now()["edited_module"] == before
     require_unchanged({"edited_module": before})
     (tmp_path / "edited_module.py").write_text("ONE = 2\n")
@@ -123,6 +128,87 @@ def test_a_module_from_a_file_elsewhere_is_the_user_s(tmp_path, monkeypatch):
 
 
 def test_one_state_has_the_digests_of_all_processes():
-    assert one_state([{"a": "1"}, {"a": "1", "b": "2"}]) == {"a": "1", "b": "2"}
+    one, same, two, three = Code("1", ("here",)), Code("1", ("there",)), Code("2", ()), Code("3", ())
+    assert one_state([{"a": one}, {"a": same, "b": two}]) == {"a": one, "b": two}
     with pytest.raises(UserError, match="code: b changed during the run"):
-        one_state([{"a": "1", "b": "2"}, {"b": "3"}])
+        one_state([{"a": one, "b": two}, {"b": three}])
+
+
+def _on_path(folder, monkeypatch):
+    monkeypatch.syspath_prepend(str(folder))
+    return importlib.import_module("found_port")
+
+
+def _from_file(folder, monkeypatch):
+    spec = spec_from_file_location("found_port", _file(folder))
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "found_port", module)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _unlisted(folder, monkeypatch):
+    spec = spec_from_file_location("found_port", _file(folder))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr("parity.base.code._UNLISTED", {})
+    add_unlisted(module.Port.__mro__)
+    return module
+
+
+def _relative(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend("")
+    module = importlib.import_module("found_port")
+    monkeypatch.chdir(folder.parent)
+    return module
+
+
+def _file(folder):
+    package = folder / "found_port" / "__init__.py"
+    return package if package.exists() else folder / "found_port.py"
+
+
+@pytest.mark.parametrize("form", ["found_port.py", "found_port/__init__.py", "found_port/port.py"])
+@pytest.mark.parametrize("find", [_on_path, _from_file, _unlisted, _relative])
+def test_code_is_the_same_before_and_after_its_import(tmp_path, monkeypatch, find, form):
+    """However a case finds it: a process that has not imported the case looks at the same place."""
+    # Digests of the first call stay, so that no two tests may share a place.
+    folder = tmp_path / f"{find.__name__} {form.replace('/', ' ')}"
+    file = folder / form
+    if form == "found_port/port.py" and find in (_from_file, _unlisted):
+        pytest.skip("a folder without __init__.py has no file to import")
+    file.parent.mkdir(parents=True)
+    file.write_text("class Port:\n    def forward(self): pass\n")
+    with monkeypatch.context() as patch:
+        find(folder, patch)
+        own = imported_code()["found_port"]
+        assert changed_code({"found_port": own}) == ()
+    sys.modules.pop("found_port", None)
+    importlib.invalidate_caches()
+    assert importlib.util.find_spec("found_port") is None
+    assert changed_code({"found_port": own}) == ()
+    file.write_text("class Port:\n    def forward(self): return 1\n")
+    assert changed_code({"found_port": own}) == ("found_port",)
+    file.unlink()
+    assert changed_code({"found_port": own}) == ("found_port",)
+
+
+def test_code_that_is_found_by_name_wins_over_its_former_place(tmp_path, monkeypatch):
+    """A run in another checkout imports the code that is there."""
+    for folder, text in (("former", "ONE = 1\n"), ("here", "ONE = 2\n")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "in_two_checkouts.py").write_text(text)
+    with monkeypatch.context() as patch:
+        patch.syspath_prepend(str(tmp_path / "former"))
+        importlib.import_module("in_two_checkouts")
+        own = imported_code()["in_two_checkouts"]
+        sys.modules.pop("in_two_checkouts")
+    monkeypatch.syspath_prepend(str(tmp_path / "here"))
+    assert changed_code({"in_two_checkouts": own}) == ("in_two_checkouts",)
+
+
+@pytest.mark.parametrize("place", ["/", "/dev/zero", "etc", "."])
+def test_a_place_that_holds_no_module_is_not_read(place):
+    """A saved run of somebody else may name any place."""
+    assert changed_code({"no_such_module": Code("0" * 64, (place,))}) == ("no_such_module",)

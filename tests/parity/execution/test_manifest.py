@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from parity.base.code import file_digest, imported_code, present_code
+from parity.base.code import Code, changed_code, file_digest, imported_code, present_code
 from parity.base.errors import UserError
 from parity.base.sealed import read_sealed, sealed
+from parity.execution.done import done_code
 from parity.execution.folder import RunFolder
 from parity.execution.manifest import code_of, read_manifest, write_files
 from tests.parity.saved_runs import manifest, rewrite, seal
@@ -231,7 +232,7 @@ def test_the_manifest_has_the_facts_of_the_run(saved_run, report):
     assert read.cases[0].precisions == ("fp32",)
     assert {"parity", "reference", "cases", "configs"} <= read.code.keys()
     assert "torch" not in read.code
-    assert present_code(read.code) == read.code
+    assert changed_code(read.code) == ()
     names = {path.relative_to(saved_run.folder).as_posix() for path in saved_run.folder.rglob("*.*")}
     assert read.files.keys() == {name for name in names if (saved_run.folder / name).is_file()} - {
         "manifest.json"
@@ -239,7 +240,8 @@ def test_the_manifest_has_the_facts_of_the_run(saved_run, report):
 
 
 def test_a_replay_says_that_the_code_has_changed(run, replayed):
-    seal(run, code=manifest(run)["code"] | {"reference": "0" * 64, "gone_with_the_port": "1" * 64})
+    other = {name: {"digest": "0" * 64, "places": []} for name in ("reference", "gone_with_the_port")}
+    seal(run, code=manifest(run)["code"] | other)
     _, report, out = replayed(run)
     assert report.changed_code == ("reference", "gone_with_the_port")
     assert "of other code than today's reference, gone_with_the_port" in " ".join(out.split())
@@ -252,7 +254,7 @@ def test_a_replay_keeps_the_environment_of_the_run(run, replayed):
 
 def test_code_that_changes_during_a_run_is_refused(run):
     folder = RunFolder(run)
-    rewrite(folder.done()[1].files, lambda done: done["code"].update(reference="0" * 64))
+    rewrite(folder.done()[1].files, lambda done: done["code"]["reference"].update(digest="0" * 64))
     with pytest.raises(UserError, match="code: reference changed during the run"):
         code_of(folder)
 
@@ -261,8 +263,9 @@ def test_files_of_a_batch_are_digested_once_it_is_done(run):
     batch = RunFolder(run).case(CASE).batch(0).precision("fp32")
     before = read_sealed(batch.files)
     batch.files.unlink()
-    write_files(batch, [{"reference": "1"}, {"reference": "1", "engine": "2"}])
-    assert read_sealed(batch.files)["code"] == {"reference": "1", "engine": "2"}
+    reference, engine = Code("1", ("a", "b")), Code("2", ())
+    write_files(batch, [{"reference": reference}, {"reference": reference, "engine": engine}])
+    assert done_code(batch, "resume") == {"reference": reference, "engine": engine}
     polygraphy = [name for name in read_sealed(batch.files)["files"] if name.startswith("polygraphy/")]
     assert before["files"].keys() == read_sealed(batch.files)["files"].keys() - set(polygraphy)
 
@@ -337,4 +340,4 @@ class TestCode:
         code = imported_code()
         assert {"parity", "tests"} <= code.keys()
         assert not {"torch", "numpy", "json", "pytest"} & code.keys()
-        assert present_code(code) == code
+        assert changed_code(code) == ()

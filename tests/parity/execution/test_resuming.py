@@ -312,7 +312,7 @@ def test_streams_of_a_run_are_judged_behind_its_batches(whole, resume, tmp_path,
 def test_results_of_other_code_are_refused(whole, resume, tmp_path):
     folder = _interrupted(whole, tmp_path)
     for batch in RunFolder(folder).done():
-        rewrite(batch.files, lambda done: done["code"].update(tripy_port="0" * 64))
+        rewrite(batch.files, lambda done: done["code"]["tripy_port"].update(digest="0" * 64))
     ended = resume(folder)
     assert ended.code == 2
     assert "has results of other code (tripy_port changed since)" in ended.err
