@@ -6,7 +6,10 @@ Here the next block's first product runs in front of this block's second one, an
 computed under the latter. All first copies start at once, those of the queries, too.
 
 Keys and values come through tensor descriptors. The block at a sequence's end brings rows of the next one.
-Its weights are masked, and its values are set to zero: they could be NaN, and NaN times zero is not zero.
+Its products are masked, and its values are set to zero: they could be NaN, and NaN times zero is not zero.
+
+In bfloat16 the weights are 2^62 times as large until a row's end; see `_large_silu`. A sum of weights and
+values overflows at 2^66, 7e19, in place of 2^128.
 """
 
 from __future__ import annotations
@@ -38,18 +41,53 @@ def shared_layout(columns: int) -> object:
 
 
 @gluon.jit
+def _large_silu(x, exponent_factor):
+    """2^62 x / (1 + 2^(x * exponent_factor)) within 2^-20, for bfloat16, which has float32's exponents.
+
+    As in `sigmoid_half`, two elements share a reciprocal and exponents are clamped, here to 62. Exponentials
+    are scaled by 2^-62, so that the clamp is a saturation to one, which costs no instruction. The saturation
+    of NaN is zero, so that NaN makes its neighbour NaN: `_weights` hides what a row does not see before.
+    """
+    return gl.inline_asm_elementwise(
+        """{
+            .reg .f32 a, b, r, t;
+            fma.rn.f32 a, $2, $4, 0fC2780000;
+            fma.rn.f32 b, $3, $5, 0fC2780000;
+            ex2.approx.ftz.f32 a, a;
+            ex2.approx.ftz.f32 b, b;
+            add.sat.f32 a, a, 0f20800000;
+            add.sat.f32 b, b, 0f20800000;
+            mul.f32 r, a, b;
+            rcp.approx.ftz.f32 r, r;
+            mul.f32 t, r, b;
+            mul.f32 $0, $2, t;
+            mul.f32 t, r, a;
+            mul.f32 $1, $3, t;
+        }""",
+        "=&f,=&f,f,f,f,f",
+        [x, gl.full_like(x, exponent_factor)],
+        dtype=gl.float32,
+        is_pure=True,
+        pack=2,
+    )
+
+
+@gluon.jit
 def _weights(
     x, rows, cols, start_n, length, first_target, window, whole, cut, alpha,
-    HAS_TARGETS: gl.constexpr, HAS_WINDOW: gl.constexpr,
+    HAS_TARGETS: gl.constexpr, HAS_WINDOW: gl.constexpr, LARGE: gl.constexpr,
 ):  # fmt: skip
-    """SiLU(alpha x) / alpha where it is visible, else zero; blocks in [whole, cut) are visible."""
-    weights = x * sigmoid_half(x * (alpha * -1.4426950408889634))
+    """SiLU(alpha x) / alpha where it is visible, else zero; blocks in [whole, cut) are visible. LARGE: 2^62
+    times that."""
     if (start_n < whole) | (start_n >= cut):
         visible = visible_pairs(
             rows, start_n + cols, length, first_target, 0, window, HAS_TARGETS, HAS_WINDOW, False
         )
-        weights = gl.where(visible, weights, 0.0)
-    return weights
+        x = gl.where(visible, x, 0.0)
+    exponent_factor = alpha * -1.4426950408889634
+    if LARGE:
+        return _large_silu(x, exponent_factor)
+    return x * sigmoid_half(x * exponent_factor)
 
 
 @gluon.jit(do_not_specialize=["num_sequences", "window"])
@@ -76,6 +114,7 @@ def ahead_attention_kernel(
     stores: gl.constexpr = gl.BlockedLayout([1, 8], [256 // V_DIM, V_DIM // 8], [warps, 1], [1, 0])
     k_bytes: gl.constexpr = BLOCK_N * K_DIM * 2
     v_bytes: gl.constexpr = BLOCK_N * V_DIM * 2
+    LARGE: gl.constexpr = dtype == gl.bfloat16
 
     pair = gl.program_id(2) * gl.num_programs(0) + gl.program_id(0)
     start_m = (gl.num_programs(1) - 1 - gl.program_id(1)) * BLOCK_M
@@ -137,8 +176,9 @@ def ahead_attention_kernel(
     _copy_block(KDesc, [at, head * K_DIM], k_arrived.index(0), ks.index(0), pred=blocks > STAGES)
     start_n = gl.where(of_history > 0, low, later)
     weights = _weights(
-        x, rows, cols, start_n, length, first_target, window, whole, cut, alpha, HAS_TARGETS, HAS_WINDOW
-    )
+        x, rows, cols, start_n, length, first_target, window, whole, cut, alpha,
+        HAS_TARGETS, HAS_WINDOW, LARGE,
+    )  # fmt: skip
     slot = 0
     phase = 0
     for block in range(1, blocks):
@@ -163,8 +203,9 @@ def ahead_attention_kernel(
         _copy_block(KDesc, [at, head * K_DIM], k_arrived.index(k_slot), ks.index(k_slot), pred=is_there)
         start_n = block * BLOCK_N + gl.where(block < of_history, low, later)
         weights = _weights(
-            x, rows, cols, start_n, length, first_target, window, whole, cut, alpha, HAS_TARGETS, HAS_WINDOW
-        )
+            x, rows, cols, start_n, length, first_target, window, whole, cut, alpha,
+            HAS_TARGETS, HAS_WINDOW, LARGE,
+        )  # fmt: skip
         acc = warpgroup_mma_wait(0, deps=(acc,))
         _barrier()
         at = in_memory + v_next * BLOCK_N + gl.where(v_next < of_history, low, later)
@@ -181,6 +222,8 @@ def ahead_attention_kernel(
     acc = warpgroup_mma(factors, vs.index(slot), acc, is_async=True)
     acc = warpgroup_mma_wait(0, deps=(acc,))
 
+    if LARGE:
+        alpha *= 2.0**-62
     if HAS_SCALE:
         scale_rows = start_m + gl.arange(0, BLOCK_M, gl.SliceLayout(1, sums))
         own_scale = gl.load(attn_scale + seq_start + scale_rows, mask=scale_rows < length, other=0.0)

@@ -34,6 +34,10 @@ NARROW = ProductionMask(1.0, 4.0, max_attn_len=256)
 WIDE = ProductionMask(1.0, 4.0, max_attn_len=1024)
 
 
+def large_logits(generator: torch.Generator, length: int) -> ProductionMask:
+    return ProductionMask(100.0, 100.0)
+
+
 def in_form(rows: int = 64, columns: int = 64, stages: int = 2, warps: int = 4, registers: int = 0) -> Run:
     """The form, whose rows that nobody writes are NaN."""
     schedule = replace(
@@ -68,6 +72,17 @@ def test_every_mask_is_right_beside_a_sequence_of_nan(form, targets, window, pre
 def test_ends_of_blocks(lengths, window):
     run = before_garbage(in_form(registers=128), BEHIND)
     actual = verdict(Case(2, 64, 64, production(False, True, window), lengths), "bf16", run)
+    assert actual.passed, actual.reason
+
+
+@needs_hopper
+@needs_triton
+@pytest.mark.parametrize("columns", [32, 64])
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_logits_of_hundreds_do_not_overflow(columns, precision):
+    """Two weights share a reciprocal, of a product of exponentials."""
+    run = before_garbage(in_form(columns=columns), BEHIND)
+    actual = verdict(Case(2, 64, 64, large_logits, LENGTHS), precision, run)
     assert actual.passed, actual.reason
 
 
@@ -125,6 +140,11 @@ FAULTS = {
     "the first block's keys copied twice": ("STAGES * BLOCK_N + gl.where(", "gl.where("),
     "queries left out": ("mask=(q_rows < length)[:, None])", "mask=(q_rows < 0)[:, None])"),
     "a row left out": ("mask=(out_rows < length)[:, None])", "mask=(out_rows < length - 1)[:, None])"),
+    "an exponential without its clamp": ("add.sat.f32 a,", "add.f32 a,"),
+    "the other exponential without its clamp": ("add.sat.f32 b,", "add.f32 b,"),
+    "a neighbour's exponent": ("fma.rn.f32 b, $3,", "fma.rn.f32 b, $2,"),
+    "hidden products that may be NaN": ("gl.where(visible, x, 0.0)", "gl.where(visible, x, x * 0.0)"),
+    "sums as large as their weights": ("alpha *= 2.0**-62", "alpha *= 1.0"),
     "the outer alpha left out": ("own_scale.to(gl.float32) * alpha", "own_scale.to(gl.float32)"),
 }
 
@@ -138,7 +158,8 @@ def test_a_fault_is_caught(fault, tmp_path, monkeypatch):
     faulty = mutated(gluon_kernel, *FAULTS[fault], tmp_path, monkeypatch)
     monkeypatch.setattr(triton_launch, "ahead_kernel", lambda: faulty.ahead_attention_kernel)
     run = before_garbage(in_form(), BEHIND)
-    cases = [Case(2, 64, 64, production(True, True, window), LENGTHS) for window in (0, 256)]
+    masks = (production(True, True), production(True, True, 256), large_logits)
+    cases = [Case(2, 64, 64, mask, LENGTHS) for mask in masks]
     assert not all(verdict(case, "bf16", run).passed for case in cases)
 
 
