@@ -116,10 +116,12 @@ class CleanRun:
     def results(self, runner: Runner) -> Results:
         """All results of a loaded runner that verdicts need."""
         received = runner.run_tapped(self.arrays)
+        isolated, problems = self.run_isolated(runner, self.reference.calls) if self._isolated else ({}, {})
         return Results(
             untapped=runner.run(self.arrays),
             tapped=received.tensors,
-            isolated=self._alone(runner, self.reference.calls) if self._isolated else {},
+            isolated=isolated,
+            isolated_problems=problems,
             poisoned=runner.run_tapped(self.poisoned).tensors if self.poisoned is not None else {},
             incremental=runner.run_incremental(self.arrays) if isinstance(runner, Appends) else {},
             appends=isinstance(runner, Appends),

@@ -15,6 +15,13 @@ INERT = ("Identity", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDro
 """Classes of PyTorch that return their input in evaluation."""
 RETURNS_INPUT = "returns its input in evaluation"
 """The reason why a port has no inert module."""
+SEQUENCE = "Sequential"
+"""Class of PyTorch that only calls its modules in order, as a port may do by itself."""
+ABSENT = (
+    "name it in `functional` if a function of the port computes it, "
+    "or set `one_sided = True` if the sides are divided into other modules"
+)
+"""The remedies for a module that the port does not have."""
 
 
 @dataclass(frozen=True, init=False)
@@ -135,7 +142,7 @@ class Pairing:
     inert: Sequence[str] = ()
     """Classes or paths of the reference's modules that return their input; those of `INERT` by themselves."""
     one_sided: bool = False
-    """Whether a module that only one side has is a note. By default it is a failure."""
+    """Whether a module that only one side has is a note. By default it fails, unless it is a `Sequential`."""
     initial: Literal["sensitive", "own"] = "sensitive"
     """Initial weights: drawn so that every module shows in its output, or those of `build_reference`."""
 
@@ -169,6 +176,8 @@ class Pairing:
             return RETURNS_INPUT
         if matches_any(self.functional, kind) or matches_any(self.functional, path):
             return "the port computes it by a function"
+        if kind == SEQUENCE:
+            return "it only calls its modules, and those that the port has are judged"
         if not self.one_sided:
             return ""
         if kind == "unknown":

@@ -10,13 +10,14 @@ import torch
 
 from parity.capture.captures import ModuleCall
 from parity.capture.names import TapName
+from parity.case.pairing import ABSENT
 from parity.verdict.arguments import other_form
 from parity.verdict.evidence import Evidence, Results, shape_of
 from parity.verdict.judgement import MODEL_OUTPUT, TapJudgement
 
 ONE_SIDED = "set one_sided in the case if that is right"
 """The remedy where a case does not allow calls of one side alone."""
-REMEDY = "call it in the port's forward, or name it in functional if a function computes it"
+REMEDY = f"call it in the port's forward, {ABSENT}"
 
 
 def missing(evidence: Evidence, results: Results, tap: str) -> str:

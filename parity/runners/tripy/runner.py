@@ -27,6 +27,7 @@ from parity.capture.outputs import flat_outputs, output_of
 from parity.capture.tripy_hooks import Traced, is_tripy_tensor, tapped
 from parity.case import Case, NoForm
 from parity.case.contract import outputs_by_tap
+from parity.case.pairing import ABSENT
 from parity.coverage.questions import Coverage
 from parity.coverage.weights import weights_of
 from parity.inputs.weights import rounded
@@ -300,9 +301,7 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
 
     def _module(self, call: ModuleCall) -> tp.Module:
         if call.path not in self._modules:
-            raise LookupError(
-                f"the port has no module {call.path}; where a function computes it, name it in `functional`"
-            )
+            raise LookupError(f"the port has no module {call.path}; {ABSENT}")
         return self._modules[call.path]
 
     def run_call(

@@ -223,11 +223,15 @@ def _nothing_to_shrink(run: CleanRun) -> tuple[str, str]:
     """Problem and fix for a case in which no module and no output fails."""
     report = "read the report of `run`"
     try:
-        diagnosis = run.judge("tripy").diagnosis
+        comparison = run.judge("tripy")
     except raisable() as error:
         return f"raises as a whole, which needs no smaller case ({error_text(error)})", report
+    diagnosis = comparison.diagnosis
     if diagnosis.kind == "none":
         return "passes: no module and no output fails", "name a case and a precision in which one does"
+    row = comparison.tap(diagnosis.tap)
+    if row is not None and any(not own.passed and not own.checked for own in row.verdicts.values()):
+        return f"fails without a wrong number, which needs no smaller case ({diagnosis.text})", report
     return (
         f"fails in no module on its own and in no output, so no single call shows it ({diagnosis.text})",
         f"{report}: this shows when several runs are compared",
