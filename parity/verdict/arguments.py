@@ -67,7 +67,7 @@ def judge_arguments(
             # One tensor that is two arguments is equal in neither.
             wrong = {str(replace(TapName.parse(call), argument=other.name)) for other in differing}
             right = tuple(name for name, origin in equal.items() if origin not in wrong)
-            judgements.append(CallJudgement(call, received.parent, tuple(differing), right, behind))
+            judgements.append(CallJudgement(call, port.parent, tuple(differing), right, behind))
     return tuple(judgements)
 
 

@@ -161,7 +161,7 @@ class CallJudgement:
 
     Attributes:
         call: Tap name of the call.
-        parent: Path of the module whose code makes the arguments; empty for the code of the entry.
+        parent: Path of the module of the port whose code makes the arguments; empty for that of the entry.
         differing: The arguments that differ, in the order of the signature.
         equal: Names of the other arguments.
         behind: Tap whose tolerated error may reach the arguments, or empty.

@@ -212,3 +212,19 @@ def test_a_self_test_of_a_port_that_lacks_a_module_is_refused():
     with pytest.raises(UserError, match="fails without a fault in batch 'typical' .trunk") as refusal:
         BatchBench(case, run.precision, "typical", run.arrays, run.weights, port, contextlib.nullcontext())
     assert ABSENT in str(refusal.value)
+
+
+class Swapped(Listed):
+    def forward(self, x):
+        x = self.trunk[0](tp.flip(x, 1))
+        return self.trunk[1](x)
+
+
+@pytest.mark.parametrize("form", ["Sequential", "own class"])
+def test_a_wrong_argument_inside_an_absent_module_is_of_the_code_around_it(form):
+    """The port calls the layers in its own forward, and has no code of the trunk."""
+    result = parity.compare(FORMS[form][0](), Swapped, X, ("fp32",))
+    text = " ".join(str(result).split())
+    assert "trunk.0 receives another input" in text
+    assert "the code of forward makes the argument" in text
+    assert "the code of trunk" not in text
