@@ -32,7 +32,7 @@ from parity.verdict.magnitudes import BEYOND
 from parity.verdict.merging import NOT_DETECTED
 from parity.verdict.notes import INSIDE_ALONE
 from parity.verdict.patterns import is_place
-from parity.verdict.sensitivity import INSENSITIVE_ABOVE
+from parity.verdict.sensitivity import INSENSITIVE_ABOVE, error_text
 
 if TYPE_CHECKING:
     import nvtripy
@@ -229,18 +229,23 @@ def _line(runner: RunnerReport) -> str:
         diagnosis = runner.diagnosis
         return f"{runner.verdict} at {diagnosis.tap or 'the whole model' if diagnosis is not None else '-'}"
     worst = max(judged, key=lambda module: module.margin)
+    line = (
+        f"{runner.verdict}: {len(judged)} modules and outputs; at most {worst.margin:.2g} of its limit, "
+        f"at {worst.tap}"
+    )
+    if runner.verdict == "INSENSITIVE":
+        # The diagnosis tells the error that is not detected.
+        return line
     least = max(module.min_detectable_error for module in judged)
     modules = [module.min_detectable_error for module in judged if module.kind != MODEL_OUTPUT]
     inside = max(modules, default=least)
     # Errors of all modules add up at the outputs, and may hide one that a module's own check detects.
     smaller = ""
     if inside < least and least > INSENSITIVE_ABOVE:
-        smaller = f", and of {inside:.1g} in each module" if inside else ", and any change in each module"
-    detected = "no relative error" if math.isinf(least) else f"any relative error of {least:.1g}"
-    return (
-        f"{runner.verdict}: {len(judged)} modules and outputs; at most {worst.margin:.2g} of its limit, "
-        f"at {worst.tap}; {detected} would fail{smaller}"
-    )
+        change = f"of {error_text(inside, 1)}" if inside else "any change"
+        smaller = f", and {change} in each module"
+    detected = "no relative error" if math.isinf(least) else f"any relative error of {error_text(least, 1)}"
+    return f"{line}; {detected} would fail{smaller}"
 
 
 def details(runner: RunnerReport) -> list[str]:

@@ -10,6 +10,7 @@ from parity.report.causes import downstream
 from parity.report.schema import CaseReport, PrecisionReport, Report, RunnerReport
 from parity.report.schema_modules import LatencyReport, ModuleReport, VerdictReport
 from parity.report.streams import stream_text
+from parity.verdict.sensitivity import error_text
 
 
 def render_junit(report: Report) -> str:
@@ -106,7 +107,7 @@ def _module(module: ModuleReport, classname: str) -> TestCase:
     if module.status == "GAP":
         test.result = [Skipped(overview.printable(f"GAP: {module.gap}"))]
     elif module.status == "INSENSITIVE":
-        message = f"detects no error below {module.min_detectable_error:.2g}"
+        message = f"detects no error below {error_text(module.min_detectable_error, 2)}"
         test.result = [_failure(message, "INSENSITIVE", f"{module.path} ({module.kind}) {message}")]
     elif module.status == "FAIL":
         failing = {name: verdict for name, verdict in module.verdicts.items() if verdict.status == "FAIL"}

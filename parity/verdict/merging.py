@@ -15,6 +15,7 @@ from parity.verdict.sensitivity import (
     GROWTH,
     INSENSITIVE_ABOVE,
     LARGEST_MULTIPLE,
+    error_text,
     rows_needed,
     why_by_nature,
 )
@@ -108,7 +109,7 @@ def _with_insensitive(judgement: RunnerJudgement, further: int, recorded: bool, 
     worst = max(insensitive, key=lambda tap: tap.min_detectable_error)
     text = (
         f"{len(insensitive)} of {len(checks)} checks do not detect an error of {INSENSITIVE_ABOVE:.0%}; "
-        f"{worst.tap} detects none below {worst.min_detectable_error:.2g}: "
+        f"{worst.tap} detects none below {error_text(worst.min_detectable_error, 2)}: "
         f"{_advice(insensitive, further, recorded)}"
     )
     diagnosis = Diagnosis("insensitive", worst.tap, text, batch=worst.batch)

@@ -32,6 +32,8 @@ import numpy as np
 
 from parity.verdict.distances import Distance, Oracle
 
+_ALL_DIGITS = 17
+"""Digits that tell any two numbers apart."""
 INSENSITIVE_ABOVE = 0.01
 """Relative error. A check that does not detect an error of this size is INSENSITIVE and is no PASS."""
 GROWTH = 4
@@ -95,6 +97,16 @@ class Rows:
         if min(carrying, self.carrying) < NEEDED_ROWS:
             return times
         return times ** min(1.0, max(0.0, math.log(self.carrying / carrying) / math.log(self.most / rows)))
+
+
+def error_text(error: float, digits: int) -> str:
+    """A relative error with so many digits, or as many more as tell it from `INSENSITIVE_ABOVE`.
+
+    No text then says that a check detects 1 % and does not.
+    """
+    texts = (f"{error:.{number}g}" for number in range(digits, _ALL_DIGITS))
+    is_above = error > INSENSITIVE_ABOVE
+    return next((text for text in texts if (float(text) > INSENSITIVE_ABOVE) is is_above), repr(error))
 
 
 def multiples(rows: int) -> Iterator[int]:

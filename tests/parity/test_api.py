@@ -150,6 +150,16 @@ def test_modules_that_detect_more_than_a_coarse_output_are_told(output, end):
     assert _line(SimpleNamespace(verdict="PASS", modules=modules)).endswith(end)
 
 
+def test_what_an_insensitive_runner_detects_is_said_once():
+    """Its diagnosis says it."""
+    module = SimpleNamespace(tap="a", kind="Linear", verdicts={"": 1}, margin=0.5)
+    module.min_detectable_error = 0.0104
+    line = "1 modules and outputs; at most 0.5 of its limit, at a"
+    assert _line(SimpleNamespace(verdict="INSENSITIVE", modules=[module])) == f"INSENSITIVE: {line}"
+    told = f"PASS: {line}; any relative error of 0.0104 would fail"
+    assert _line(SimpleNamespace(verdict="PASS", modules=[module])) == told
+
+
 def test_modules_that_are_judged_inside_the_model_alone_have_two_lines_and_a_count():
     names = {"blocks.0.attn": "k", "blocks.1.attn": "k", "head": "m", "tail": "n", "gate": "o"}
     modules = [

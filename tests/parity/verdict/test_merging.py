@@ -237,6 +237,12 @@ def test_a_leak_a_failed_check_and_the_largest_observer_difference_remain(is_fir
     assert merged.checks["incremental.current"].status == "FAIL"
 
 
+def test_an_error_just_above_one_percent_is_not_told_as_one_percent():
+    dull = tap("dull", isolated=verdict(0.2, 0.0104), accumulated=None)
+    text = _merge({"tripy": runner(dull)})["tripy"].diagnosis.text
+    assert "1 of 1 checks do not detect an error of 1%; dull detects none below 0.0104: " in text
+
+
 def test_an_insensitive_judgement_as_a_whole():
     dull = tap("dull", isolated=verdict(0.2, 0.02), accumulated=None, batch="0")
     duller = tap("duller", isolated=verdict(0.2, 0.256), accumulated=None, batch="7")

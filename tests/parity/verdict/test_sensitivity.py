@@ -19,6 +19,7 @@ from parity.verdict.sensitivity import (
     SMALLEST,
     Rows,
     batches_needed,
+    error_text,
     min_detectable_error,
     most_further,
     multiples,
@@ -224,3 +225,22 @@ def test_one_row_where_the_batch_has_several_is_of_the_batch(shape, batch_size, 
     later = Rows(1, 1, 1.0, is_of_batch=True)
     assert verdict.rows.and_later(later).is_of_batch
     assert later.and_later(verdict.rows).is_of_batch
+
+
+@pytest.mark.parametrize(
+    ("error", "digits", "text"),
+    [
+        (0.256, 2, "0.26"),
+        (0.0104, 2, "0.0104"),
+        (0.0104, 1, "0.0104"),
+        (0.01000001, 2, "0.01000001"),
+        (0.01, 2, "0.01"),
+        (0.00996, 1, "0.01"),
+        (math.nextafter(0.01, 1), 1, "0.010000000000000002"),
+        (0.00213, 1, "0.002"),
+        (0.0, 1, "0"),
+        (math.inf, 2, "inf"),
+    ],
+)
+def test_the_text_of_an_error_tells_it_from_one_percent(error, digits, text):
+    assert error_text(error, digits) == text
