@@ -152,8 +152,8 @@ class InsidePort(tp.Module):
 def test_an_output_that_is_lost_to_rounding_is_no_pass():
     text = str(parity.compare(Inside(), InsidePort(), {"x": INPUTS["factors"]}, ("fp32",)))
     assert "INSENSITIVE" in text
-    assert "forward.output: rounding may be as large as the result" in text
-    assert "no relative error would fail" in text
+    assert "forward.output: rounding may be as large as the result, so that nearly any result would" in text
+    assert "would fail" not in text
 
 
 def test_an_output_of_zeros_is_no_loss():
