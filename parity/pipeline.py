@@ -101,10 +101,16 @@ def replay(folder: Path, command: str, progress: Progress) -> Report:
         judgements = []
         for precision in description.precisions:
             numbers = [n for n, batch in enumerate(description.batches) if precision in batch.precisions]
-            names = [description.batches[number].name for number in numbers]
+            batches = [description.batches[number] for number in numbers]
             recorded = not description.batches[0].purpose
             judge = PrecisionJudge(
-                case, PRECISIONS[precision], case_folder, names, recorded, description.labels_digests
+                case,
+                PRECISIONS[precision],
+                case_folder,
+                [batch.name for batch in batches],
+                recorded,
+                description.labels_digests,
+                further=max(batch.further for batch in batches),
             )
             judge.judge(map(case_folder.batch, numbers))
             judgements.append(judge.judgement())
@@ -272,6 +278,6 @@ def _with_more_rows(
         if batch is None:
             break
         place = len(prepared.inputs.batches) + len(drawn)
-        judge.add_more_rows(batch.name, collection.collect_more_rows(place, batch, tuple(needed)))
+        judge.add_more_rows(batch, collection.collect_more_rows(place, batch, tuple(needed)))
         drawn.append(batch)
     return drawn

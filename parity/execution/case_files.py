@@ -17,7 +17,10 @@ from parity.inputs.prepared import PreparedCase
 
 
 class BatchDescription(BaseModel):
-    """The facts about a batch: its name, what it asks in words, the digest of its inputs, who ran it."""
+    """The facts about a batch: its name, what it asks in words, the digest of its inputs, who ran it.
+
+    A further batch with more rows has a number, see `NamedInputs`.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -25,6 +28,7 @@ class BatchDescription(BaseModel):
     purpose: str
     digest: str
     precisions: tuple[str, ...]
+    further: Annotated[int, Field(ge=0, strict=True)]
 
 
 class CaseDescription(BaseModel):
@@ -136,6 +140,7 @@ def _batches(
             purpose=batch.purpose,
             digest=batch.inputs.digest,
             precisions=tuple(name for name in precisions if batch.name in ran_by[name]),
+            further=batch.further,
         )
         for batch in batches.values()
     )

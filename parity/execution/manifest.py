@@ -24,7 +24,6 @@ from parity.execution.done import changed, done_code, done_digests, origins, pla
 from parity.execution.folder import PrecisionFolder, RunFolder
 from parity.execution.record import ORACLE, REFERENCE, TAKES_NO_MORE, read_record
 from parity.execution.request import Request
-from parity.inputs.arrays import MORE_ROWS_NAME
 from parity.inputs.weights import exported_digest
 
 
@@ -260,7 +259,7 @@ def _check_runners(
     left: set[str] = set()
     for number, batch in enumerate(case.batches):
         # Batches with more rows have the runners that need them.
-        if precision not in batch.precisions or batch.name.startswith(MORE_ROWS_NAME):
+        if precision not in batch.precisions or batch.further:
             continue
         path = folder.case(case.case.name).batch(number).precision(precision).record
         runners = read_record(path).runners

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -29,8 +29,6 @@ from parity.case.users_code import of_case
 SCHEMA = "parity.inputs/1"
 POISON_SEED = 1
 """Seed of the garbage in the padding."""
-MORE_ROWS_NAME = "more rows"
-"""Beginning of the names of further batches."""
 MORE_ROWS_SEED = 1_000
 """Distance of the first further batch's seed from the case's own; a plan's seeds are nearer."""
 _DRAWN_TWICE_BYTES = 1 << 26
@@ -84,11 +82,13 @@ class NamedInputs:
         name: Name in reports; unique in the run.
         purpose: Reason for the batch, in words; empty for recorded data.
         inputs: The arrays.
+        further: Number of a further batch with more rows, counted from 1; 0 for a batch of the plan.
     """
 
     name: str
     purpose: str
     inputs: CaseInputs
+    further: int = 0
 
     @property
     def is_recorded(self) -> bool:
@@ -180,6 +180,10 @@ def _planned(case: Case, typical: CaseInputs) -> list[NamedInputs]:
     for planned in plan:
         if any(planned.name == batch.name for batch in batches):
             raise UserError("plan", planned.name, "is the name of two batches", "give each a name of its own")
+        _, _, number = planned.name.rpartition(" ")
+        if number.isdecimal() and planned.name == further_name(int(number)):
+            problem = "is the name of a further batch, which a run draws"
+            raise UserError("plan", planned.name, problem, "give it another name")
         inputs = _checked(case, planned.inputs)
         # A case without random numbers has the same values for every seed.
         if all(inputs.digest != batch.inputs.digest for batch in batches):
@@ -209,15 +213,13 @@ def more_rows(case: Case, typical: CaseInputs, number: int, times: int) -> Named
             continue
         rows = case.batch_size_of(inputs)
         purpose = f"{rows} rows like the typical ones, seed {seed}, for checks that could not notice 1 %"
-        return NamedInputs(f"{MORE_ROWS_NAME} {number}", purpose, inputs) if rows > few else None
+        return NamedInputs(further_name(number), purpose, inputs, number) if rows > few else None
     return None
 
 
-def largest_further(names: Iterable[str]) -> int:
-    """The largest number of a further batch with more rows among batches' names; 0 without one."""
-    parts = (name.rpartition(" ") for name in names)
-    numbers = (number for words, _, number in parts if words == MORE_ROWS_NAME and number.isdecimal())
-    return max(map(int, numbers), default=0)
+def further_name(number: int) -> str:
+    """The name of a further batch. A plan may have none of these names."""
+    return f"more rows {number}"
 
 
 def _checked(case: Case, arrays: Arrays) -> CaseInputs:

@@ -83,7 +83,7 @@ def _case_report(
         weights_source=description.weights_source,
         weights_digest=description.weights_digest,
         labels_digests=description.labels_digests,
-        batches=tuple(BatchReport(**batch.model_dump()) for batch in description.batches),
+        batches=tuple(BatchReport(**batch.model_dump(exclude={"further"})) for batch in description.batches),
         counts=description.counts,
         precisions=tuple(precision_report(judgement) for judgement in judgements),
         streams=tuple(streams),

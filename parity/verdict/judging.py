@@ -18,7 +18,7 @@ from parity.coverage.questions import Coverage
 from parity.coverage.sizes import asked_sizes
 from parity.execution.folder import BatchFolder, CaseFolder
 from parity.execution.record import REFERENCE, read_record
-from parity.inputs.arrays import largest_further, load
+from parity.inputs.arrays import NamedInputs, load
 from parity.timing.roofline import Rooflines, read_rooflines
 from parity.verdict.batch import JudgesBatch, judge_batch
 from parity.verdict.judgement import Diagnosis, MetricJudgement, RunnerJudgement
@@ -59,6 +59,7 @@ class PrecisionJudge:
         recorded: Whether they are recorded data.
         labels_digests: Digest of each batch's labels; empty without labels, and then there are no metrics.
         judge_batch: Judges one batch.
+        further: Number of the largest further batch with more rows among these batches; 0 without one.
         keep: Whether captures stay when their batch is judged.
     """
 
@@ -71,6 +72,7 @@ class PrecisionJudge:
         recorded: bool,
         labels_digests: Sequence[str],
         judge_batch: JudgesBatch = judge_batch,
+        further: int = 0,
         keep: bool = True,
     ) -> None:
         self._judge_batch = judge_batch
@@ -79,6 +81,7 @@ class PrecisionJudge:
         self._precision = precision
         self._weights = folder.weights
         self._names = list(names)
+        self._further = further
         self._recorded = recorded
         self._labels_digests = labels_digests
         self._batches: list[Mapping[str, RunnerJudgement]] = []
@@ -161,7 +164,7 @@ class PrecisionJudge:
 
         The value estimates the number of further batches, each `GROWTH` times as large, that are enough.
         """
-        left = self._most_further - largest_further(self._names)
+        left = self._most_further - self._further
         return {
             name: max(
                 batches_needed(tap.min_detectable_error, tap.lasting_limit)
@@ -172,13 +175,18 @@ class PrecisionJudge:
             if runner.verdict == "INSENSITIVE" and not is_lost_for_good(runner, max(0, left))
         }
 
-    def add_more_rows(self, name: str, batch: BatchFolder) -> None:
+    def add_more_rows(self, drawn: NamedInputs, batch: BatchFolder) -> None:
         """Judge a further batch, which only some runners ran.
+
+        Args:
+            drawn: The batch.
+            batch: Its folder.
 
         Raises:
             UserError: See `add`.
         """
-        self._names.append(name)
+        self._names.append(drawn.name)
+        self._further = drawn.further
         self._take(batch)
 
     def judge_again(self, number: int, batch: BatchFolder) -> None:
@@ -203,7 +211,7 @@ class PrecisionJudge:
         return PrecisionJudgement(self._precision.name, runners, self._gpu, self._rooflines, coverage)
 
     def _merged(self) -> dict[str, RunnerJudgement]:
-        return merge_batches(self._batches, self._names, self._recorded, self._most_further)
+        return merge_batches(self._batches, self._further, self._recorded, self._most_further)
 
     def _with_metrics(self, name: str, runner: RunnerJudgement) -> RunnerJudgement:
         if self._evaluation is None or runner.verdict == "NONE" or name == REFERENCE:

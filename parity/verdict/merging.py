@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from parity.execution.record import REFERENCE, Status
-from parity.inputs.arrays import largest_further
 from parity.verdict.error_map import with_telling_maps
 from parity.verdict.judgement import MODEL_OUTPUT, Diagnosis, RunnerJudgement, TapJudgement
 from parity.verdict.rule import Verdict
@@ -27,7 +26,7 @@ _LOST_ABOVE = 0.5
 
 
 def merge_batches(
-    batches: Iterable[Mapping[str, RunnerJudgement]], names: Sequence[str], recorded: bool, most: int = 0
+    batches: Iterable[Mapping[str, RunnerJudgement]], further: int, recorded: bool, most: int = 0
 ) -> dict[str, RunnerJudgement]:
     """One judgement for each runner: each tap's worst batch, and the first diagnosis.
 
@@ -38,7 +37,7 @@ def merge_batches(
 
     Args:
         batches: Judgements by runner, in the order of the batches.
-        names: Names of the batches.
+        further: Number of the largest further batch with more rows among them; 0 without one.
         recorded: Whether they are recorded data.
         most: The largest number of batches with more rows; 0 if it is unknown.
     """
@@ -47,7 +46,6 @@ def merge_batches(
         for name, judgement in judgements.items():
             merged[name] = _merge(merged[name], judgement) if name in merged else judgement
     merged = {name: with_telling_maps(judgement) for name, judgement in merged.items()}
-    further = largest_further(names)
     # The reference's distance from the oracle is the measure, however small a detected error is.
     return {
         name: judgement if name == REFERENCE else _with_insensitive(judgement, further, recorded, most)

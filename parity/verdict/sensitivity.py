@@ -127,7 +127,7 @@ def most_further(rows: int) -> int:
 
 
 def why_by_nature(
-    lasting_limit: float, rows: Rows, further: int = 0, most: int = 0, detected: float = math.inf
+    lasting_limit: float, rows: Rows, further: int = 0, most: int = 0, detected: float | None = None
 ) -> str:
     """The reason why no batch of a run detects `INSENSITIVE_ABOVE`; empty if one with more rows may.
 
@@ -136,7 +136,7 @@ def why_by_nature(
         rows: Rows of the check.
         further: Number of the largest further batch that the check had, in the order of `multiples`.
         most: The largest number of further batches; 0 if it is unknown.
-        detected: The smallest error that the check detects; infinity if it is unknown.
+        detected: The smallest error that the check detects; infinity if it detects none, None if unknown.
     """
     if 2.0 * lasting_limit > INSENSITIVE_ABOVE:
         roundings = (
@@ -158,7 +158,7 @@ def why_by_nature(
         return f"a run draws no more than {rows.most} rows, of which {rows.carrying:.0f} carry the result"
     left = GROWTH ** max(0, most - further)
     growth = rows.carrying_growth(left)
-    if growth < left and _falling(detected, lasting_limit) > growth:
+    if detected is not None and growth < left and _falling(detected, lasting_limit) > growth:
         few, carrying = rows.fewer
         return (
             f"{carrying:.0f} of {few} and {rows.carrying:.0f} of {rows.most} rows carry the result, so that "

@@ -23,8 +23,9 @@ class Judge:
     def batches_needed(self):
         return {} if len(self.names) >= self.enough else {"torch": 1, "tripy": self.step}
 
-    def add_more_rows(self, name, folder):
-        self.names.append(name)
+    def add_more_rows(self, drawn, folder):
+        self.names.append(drawn.name)
+        assert drawn.name == f"more rows {drawn.further}"
 
 
 class Collection:

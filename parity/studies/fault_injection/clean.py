@@ -140,7 +140,7 @@ class _Judging:
         self._name, self._typical = name, typical
         self._runner = typical.load(name)
         self.batches: dict[str, Mapping[str, RunnerJudgement]] = {}
-        self._most_further = 0
+        self._further = self._most_further = 0
 
     def judge(self, plan: CleanPlan, weights: Mapping[str, torch.Tensor]) -> RunnerJudgement:
         """Judge the plan's batches, then draw more rows as a plain run does."""
@@ -157,6 +157,7 @@ class _Judging:
             drawn = more_rows(case, plan.inputs.typical, further, times)
             if drawn is None:
                 break
+            self._further = drawn.further
             self._add(drawn.name, CleanRun(case, precision, drawn.inputs.arrays, weights))
         return self._judgement()
 
@@ -180,6 +181,6 @@ class _Judging:
 
     def _judgement(self) -> RunnerJudgement:
         """The verdict over all batches so far."""
-        names = list(self.batches)
-        merged = merge_batches(self.batches.values(), names, recorded=False, most=self._most_further)
+        batches = self.batches.values()
+        merged = merge_batches(batches, self._further, recorded=False, most=self._most_further)
         return merged[self._name]

@@ -10,7 +10,6 @@ from parity.base.errors import UserError
 from parity.execution.case_files import BatchDescription, CaseDescription
 from parity.execution.folder import PrecisionFolder, RunFolder
 from parity.execution.manifest import Manifest, read_manifest
-from parity.inputs.arrays import MORE_ROWS_NAME
 
 _DIGITS = 12
 """Digits of a digest that tell two states of code apart."""
@@ -99,7 +98,7 @@ def _by_name(case: CaseDescription) -> dict[str, BatchDescription]:
 
 def _planned(case: CaseDescription) -> dict[str, BatchDescription]:
     """The batches that do not depend on a run's results."""
-    return {name: batch for name, batch in _by_name(case).items() if not name.startswith(MORE_ROWS_NAME)}
+    return {name: batch for name, batch in _by_name(case).items() if not batch.further}
 
 
 def batch_pairs(old: SavedRun, new: SavedRun) -> Iterator[BatchPair]:

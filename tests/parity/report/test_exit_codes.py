@@ -41,7 +41,9 @@ def _judged(runners, second=None):
         weights_source="initial, seed 1",
         weights_digest="d" * 64,
         batches=(
-            BatchDescription(name="typical", purpose="timed", digest="e" * 64, precisions=("fp32", "fp16")),
+            BatchDescription(
+                name="typical", purpose="timed", digest="e" * 64, precisions=("fp32", "fp16"), further=0
+            ),
         ),
         counts={"users": 5},
         labels_digests=("f" * 64,),

@@ -189,11 +189,15 @@ def test_every_difference_of_the_runs_is_named(runs):
 def test_more_rows_of_one_run_alone_are_left_out(runs):
     run = open_run(runs["before"].run)
     (case,) = run.manifest.cases
-    more = case.batches[0].model_copy(update={"name": "more rows 1"})
+    more = case.batches[0].model_copy(update={"name": "larger", "further": 1})
     other = changed(run, batches=(*case.batches, more))
     require_same(run, other)
-    assert left_out(run, other) == ["moving, fp32: batch more rows 1 is in the new run alone"]
+    assert left_out(run, other) == ["moving, fp32: batch larger is in the new run alone"]
     assert left_out(run, run) == []
+    # A batch of the plan is none of them, whatever its name.
+    planned = case.batches[0].model_copy(update={"name": "more rows of mine"})
+    with pytest.raises(UserError, match="batch more rows of mine is in the new run alone"):
+        require_same(run, changed(run, batches=(*case.batches, planned)))
 
 
 def test_a_file_that_the_run_did_not_write_so_is_refused(runs, refused, tmp_path):

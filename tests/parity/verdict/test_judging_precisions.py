@@ -13,7 +13,7 @@ from parity.base.precision import PRECISIONS
 from parity.coverage.questions import Coverage, Kind, Question
 from parity.execution.folder import CaseFolder
 from parity.execution.record import REFERENCE, RunnerRecord, Status
-from parity.inputs.arrays import MORE_ROWS_NAME, CaseInputs, save
+from parity.inputs.arrays import CaseInputs, NamedInputs, save
 from parity.timing.roofline import Rooflines
 from parity.verdict import judging
 from parity.verdict.batch import judge_batch
@@ -50,6 +50,11 @@ def _judge(folder, labels=(), recorded=False, judge=judge_batch, keep=True):
     )
 
 
+def _further(number):
+    """A further batch, which has a name of its own."""
+    return NamedInputs(f"larger {number}", "more rows", CaseInputs({}), number)
+
+
 def test_batches_are_judged_as_they_come(folder):
     judged(folder)
     judge = _judge(folder)
@@ -82,8 +87,7 @@ def test_captures_go_with_their_batch(folder, way):
     else:
         judge.add(folder.batch)
         assert folder.path.exists()
-        name = f"{MORE_ROWS_NAME} 1" if way == "add_more_rows" else 0
-        getattr(judge, way)(name, folder.batch)
+        getattr(judge, way)(_further(1) if way == "add_more_rows" else 0, folder.batch)
     assert not folder.path.exists()
     assert folder.batch.inputs.exists()
 
@@ -128,7 +132,7 @@ def test_an_output_that_stays_lost_with_all_rows_of_a_run_gets_no_more(
     judge = _judge(folder)
     judge.add(folder.batch)
     judge._most_further = most
-    judge._names += [f"{MORE_ROWS_NAME} {number}" for number in range(1, drawn + 1)]
+    judge._further = drawn
     lost = replace(
         verdict_with(0.2, math.inf), limit=Distance(1e3, 1e3, scale_error), rows=Rows(rows, rows, rows / 2)
     )
@@ -171,16 +175,16 @@ def test_runners_with_insensitive_checks_get_more_rows(folder):
     assert judge.batches_needed() == {"dull": 6}
     diagnosis = judge.judgement().runners["dull"].diagnosis
     assert ": the inputs have too few rows; " in diagnosis.text
-    judge.add_more_rows(f"{MORE_ROWS_NAME} 1", folder.batch)
+    judge.add_more_rows(_further(1), folder.batch)
     assert folder.path.exists()
     diagnosis = judge.judgement().runners["dull"].diagnosis
     times = "4 times the rows of the typical batch are not enough; give a finer precision"
     assert diagnosis.text.endswith(times)
     assert len(judge._batches) == 2
     write(folder, "onnx", untapped=of(OUTPUT, 1.5))
-    judge.add_more_rows(f"{MORE_ROWS_NAME} 2", folder.batch)
+    judge.add_more_rows(_further(2), folder.batch)
     assert judge.first_failure() == 2
-    assert judge.judgement().runners["onnx"].diagnosis.batch == f"{MORE_ROWS_NAME} 2"
+    assert judge.judgement().runners["onnx"].diagnosis.batch == "larger 2"
 
 
 def test_labels_are_evaluated_by_the_task_of_the_case(folder, monkeypatch):
@@ -215,7 +219,7 @@ def test_the_first_batch_bounds_the_further_ones(folder, monkeypatch, recorded, 
     judge = _judge(folder, recorded=recorded, judge=lambda *given: known.append(given[3]) or {})
     judge.add(folder.batch)
     judge.judgement()
-    judge.add_more_rows(f"{MORE_ROWS_NAME} 1", folder.batch)
+    judge.add_more_rows(_further(1), folder.batch)
     judge.judgement()
     assert bounds == [further, further]
     judge.judge_again(0, folder.batch)

@@ -21,7 +21,7 @@ def output(detectable, carrying=8.0, name="score.out", batch="typical", **change
 
 
 def merged(*taps, **changes):
-    return merge_batches([{"tripy": runner(tap("block"), *taps, **changes)}], ["typical"], recorded=False)[
+    return merge_batches([{"tripy": runner(tap("block"), *taps, **changes)}], 0, recorded=False)[
         "tripy"
     ]
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from parity.execution.record import REFERENCE, RunnerRecord, Status
-from parity.inputs.arrays import MORE_ROWS_NAME
 from parity.verdict.judgement import MODEL_OUTPUT, Diagnosis
 from parity.verdict.merging import merge_batches
 from parity.verdict.row_errors import RowErrors
@@ -37,8 +36,7 @@ def _batch(number, margins=(0.2, 0.3, 0.4), detectable=1e-6):
 
 
 def _merge(*batches, further=0, recorded=False):
-    names = ["typical", *(f"{MORE_ROWS_NAME} {number + 1}" for number in range(further))]
-    return merge_batches(batches, names, recorded)
+    return merge_batches(batches, further, recorded)
 
 
 def _merged(*batches, name="tripy"):
@@ -370,17 +368,17 @@ def test_maps_of_a_merged_judgement_are_those_of_telling_taps():
 
 def test_the_most_rows_of_a_run_end_the_search_for_a_sensitive_check():
     dull = replace(tap("dull", isolated=verdict(0.2, 0.02), accumulated=None), rows=Rows(8, 8192, 791.4))
-    batches, names = [{"tripy": runner(dull)}], ["typical", *(f"{MORE_ROWS_NAME} {n}" for n in (1, 2))]
+    batches = [{"tripy": runner(dull)}]
     note = (
         "no batch of a run detects every error of 1%: a run draws no more than 8192 rows, of which 791 "
         "carry the result"
     )
-    last = merge_batches(batches, names, False, most=2)["tripy"]
+    last = merge_batches(batches, 2, False, most=2)["tripy"]
     assert (last.verdict, last.taps[0].notes, last.taps[0].by_nature) == ("PASS", (note,), True)
     for most in (0, 3):
-        assert merge_batches(batches, names, False, most=most)["tripy"].verdict == "INSENSITIVE"
+        assert merge_batches(batches, 2, False, most=most)["tripy"].verdict == "INSENSITIVE"
     # Without a number of batches, none is the last one.
-    assert merge_batches(batches, names, False)["tripy"].verdict == "INSENSITIVE"
+    assert merge_batches(batches, 2, False)["tripy"].verdict == "INSENSITIVE"
 
 
 def test_a_check_that_no_further_batch_can_make_sensitive_is_so_by_its_nature():
@@ -389,11 +387,10 @@ def test_a_check_that_no_further_batch_can_make_sensitive_is_so_by_its_nature():
         rows=Rows(8, 2048, 300.0, fewer=(512, 200.0)),
         min_detectable_error=0.02,
     )
-    names = ["typical", f"{MORE_ROWS_NAME} 2", f"{MORE_ROWS_NAME} 4"]
-    merged = merge_batches([{"tripy": runner(dull)}], names, False, most=5)["tripy"]
+    merged = merge_batches([{"tripy": runner(dull)}], 4, False, most=5)["tripy"]
     assert (merged.verdict, merged.taps[0].by_nature) == ("PASS", True)
     assert "no batch of up to 8192 rows" in merged.taps[0].notes[0]
-    merged = merge_batches([{"tripy": runner(dull)}], names, False, most=8)["tripy"]
+    merged = merge_batches([{"tripy": runner(dull)}], 4, False, most=8)["tripy"]
     assert merged.verdict == "INSENSITIVE"
 
 

@@ -134,7 +134,9 @@ def test_a_check_whose_rows_repeat_asks_for_no_batch_that_would_not_do():
     # With enough left, or an unknown bound or error, nothing is foreseen.
     assert why_by_nature(0.0, rows, 3, 5, detected=0.0161) == ""
     assert why_by_nature(0.0, rows, 4, 0, detected=0.0161) == ""
-    assert why_by_nature(0.0, rows, 4, 5) != ""
+    assert why_by_nature(0.0, rows, 4, 5) == ""
+    # A check that detects nothing is known to detect nothing.
+    assert why_by_nature(0.0, rows, 4, 5, detected=math.inf) == text
 
 
 def test_carrying_rows_are_expected_to_grow_as_they_did():
