@@ -1,14 +1,20 @@
 """A run draws more rows for checks that could not notice 1 %, until they can, within its bound."""
 
+import json
+import shutil
 from types import SimpleNamespace
 
 import pytest
 
 import parity.pipeline
 from cases.shipped import load_case
+from parity.base.errors import UserError
+from parity.execution.folder import RunFolder
+from parity.execution.manifest import read_manifest
 from parity.inputs.arrays import make_inputs
 from parity.report.files import read_report
 from parity.verdict.sensitivity import INSENSITIVE_ABOVE, multiples
+from tests.parity.saved_runs import manifest, seal
 
 FEW_ROWS = ("--case", "dlrm_tiny", "--batch", "1", "--precision", "bf16", "--runners", "torch,tripy")
 
@@ -64,6 +70,25 @@ def test_batches_that_would_not_be_enough_are_left_out(step, numbers):
     further = parity.pipeline._with_more_rows(prepared, Collection(), judge)
     assert judge.names == [batch.name for batch in further] == [f"more rows {n}" for n in numbers]
     assert [case.batch_size_of(batch.inputs) for batch in further] == [8 * times[n - 1] for n in numbers]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_only_a_further_batch_of_a_saved_run_may_lack_a_runner(saved_run, tmp_path, number):
+    """Its number says that it is one; a name that begins as theirs do is no sign."""
+    run = tmp_path / "run"
+    shutil.copytree(saved_run.folder, run)
+    (case,) = manifest(run)["cases"]
+    record = run / case["case"]["name"] / "batch_0001" / "fp32" / "record.json"
+    content = json.loads(record.read_text())
+    del content["runners"]["torch_jagged"]
+    record.write_text(json.dumps(content))
+    case["batches"][1].update(name="more rows of mine", further=number)
+    seal(run, cases=[case])
+    if number:
+        assert read_manifest(RunFolder(run)).cases[0].batches[1].further == number
+        return
+    with pytest.raises(UserError, match="record.json is not as the run wrote it"):
+        read_manifest(RunFolder(run))
 
 
 @pytest.mark.full
