@@ -49,7 +49,7 @@ def is_users(error: BaseException) -> bool:
     """Whether the user's code raises an error itself, or calls a library that does."""
     frames = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
     innermost = next((file for file in reversed(frames) if not _is_librarys(file)), "")
-    return bool(innermost) and _is_users(innermost)
+    return bool(innermost) and is_users_file(innermost)
 
 
 def told(error: BaseException) -> str:
@@ -72,10 +72,11 @@ def line_of(error: BaseException) -> str:
 def _lines(error: BaseException) -> list[tuple[str, int]]:
     """The user's files and lines that an error went through, the innermost one last."""
     frames = traceback.extract_tb(error.__traceback__)
-    return [(frame.filename, frame.lineno or 0) for frame in frames if _is_users(frame.filename)]
+    return [(frame.filename, frame.lineno or 0) for frame in frames if is_users_file(frame.filename)]
 
 
-def _is_users(file: str) -> bool:
+def is_users_file(file: str) -> bool:
+    """Whether a file is neither the engine's nor a library's."""
     return not file.startswith(_ENGINE) and not _is_librarys(file)
 
 

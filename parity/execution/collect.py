@@ -207,7 +207,8 @@ class _Collection:
         except (RunnerFailure, UserError) as failure:
             told = failure.reason if isinstance(failure, RunnerFailure) else str(failure)
             is_told = told in record.reason
-            record.coverage_reason = "the port does not run" if is_told else str(failure)
+            model = "reference" if name == REFERENCE else "port"
+            record.coverage_reason = f"the {model} does not run" if is_told else str(failure)
 
     def _record_calls(self) -> WorkingBytes:
         """Run the reference with taps, which the other runners wait for."""

@@ -13,7 +13,8 @@ from parity.report.schema import CoverageReport, UnaskedReport
 from parity.verdict.judging import PrecisionJudgement
 
 _NEVER = ("runs",)
-_PLURALS = {"branch": "branches"}
+_PLURALS = {"branch": "branches", "bound": "bounds of the reference"}
+_SINGULARS = {"bound": "bound of the reference"}
 _UNASKED = ("module", "function", *(kind.value for kind in Kind))
 
 
@@ -146,7 +147,7 @@ def in_words(report: CoverageReport) -> str:
 
 
 def _counted(number: int, kind: str) -> str:
-    return f"{number} {kind if number == 1 else _PLURALS.get(kind, kind + 's')}"
+    return f"{number} {_SINGULARS.get(kind, kind) if number == 1 else _PLURALS.get(kind, kind + 's')}"
 
 
 def file_of(entry: UnaskedReport) -> str:

@@ -128,11 +128,12 @@ class CaseReport(Part):
 
 
 class UnaskedReport(Part):
-    """A question about the port that no input of the run asks in full; see `parity.coverage.questions`.
+    """A question about the port, or a bound of the reference, that no input of the run asks in full; see `parity.coverage.questions`.
 
     Attributes:
         kind: Kind of the question; a function or module that never runs is one question.
-        module: Import path of the port's module; empty for sizes and options.
+        module: Import path of the port's module, or of the reference's for a bound; empty for sizes and
+            options.
         place: The function, the axis of an argument, or the option.
         line: Number of the line; 0 without one.
         text: The line or expression; empty without one.
@@ -140,7 +141,7 @@ class UnaskedReport(Part):
         reason: Reason why no input can ask it, as the case states it; empty without one.
     """
 
-    kind: Literal["module", "function", "line", "branch", "outcome", "threshold", "size", "weight", "option"]
+    kind: Literal["module", "function", "line", "branch", "outcome", "threshold", "bound", "size", "weight", "option"]
     module: str = ""
     place: str = ""
     line: int = 0

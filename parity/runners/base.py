@@ -199,13 +199,13 @@ class BuildsEngines(Runner):
 
 
 class MeasuresCoverage(Runner):
-    """A runner of a port that measures what inputs ask of it."""
+    """A runner that measures what inputs ask of a port, or of the reference's bounds."""
 
     @abc.abstractmethod
     def coverage(self, arrays: Arrays, recorded: Capture) -> Coverage:
-        """Questions about the loaded port with the answers of one batch. No judged graph changes.
+        """Questions about the loaded model with the answers of one batch. No judged graph changes.
 
-        All batches of a loaded port together give all questions and answers. A batch leaves out questions and
+        All batches of a loaded model together give all questions and answers. A batch leaves out questions and
         answers of earlier ones.
 
         Args:

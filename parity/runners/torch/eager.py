@@ -19,10 +19,13 @@ from parity.capture.outputs import flat_outputs, form_of, output_of
 from parity.capture.torch_hooks import module_ranges, tapped
 from parity.case import Case, NoForm
 from parity.case.contract import outputs_by_tap, require_whole_outputs
+from parity.coverage.bounds import Bounds
+from parity.coverage.questions import Coverage
 from parity.inputs.weights import rounded
 from parity.runners.base import (
     Appends,
     Arrays,
+    MeasuresCoverage,
     RangesModules,
     RecordsCalls,
     ReplaysGraphs,
@@ -200,11 +203,25 @@ class TorchGraphs(TorchModules, ReplaysGraphs):
         return Replayed([]) if self._whole is None else self._whole.time(repeats)
 
 
-class TorchRunner(TorchGraphs, RecordsCalls, Appends, RangesModules):
+class TorchRunner(TorchGraphs, RecordsCalls, Appends, RangesModules, MeasuresCoverage):
     """The dense reference."""
+
+    _told = Coverage()
 
     def label(self) -> str:
         return f"torch dense (eager, {self.device.type})"
+
+    def load(self, case: Case, precision: Precision, weights: Tensors) -> None:
+        self._told = Coverage()
+        super().load(case, precision, weights)
+
+    def coverage(self, arrays: Arrays, recorded: Capture) -> Coverage:
+        with Bounds() as bounds:
+            self.run(arrays)
+            self.run_incremental(arrays)
+        new = bounds.coverage.without(self._told)
+        self._told.update(new)
+        return new
 
     def record(self, arrays: Arrays, capture: Capture | None = None) -> Capture:
         try:
