@@ -15,6 +15,7 @@ from typing import Any
 
 import nvtripy as tp
 import torch
+from nvtripy.frontend.module.parameter import DefaultParameter
 
 from parity.base.precision import PRECISIONS
 from parity.base.precision_policy import CASTABLE, owner_of
@@ -54,9 +55,20 @@ def load_parameters(
             precision = precisions[owner_of(name, precisions)]
             tensor = tensor.to(PRECISIONS[precision].dtype)
             # A module checks a value against its declaration.
-            declared[name].dtype = DTYPES[precision]
+            _declare(model, name, declared[name], DTYPES[precision])
         tensors[name] = tp.Tensor(tensor.contiguous())
-    model.load_state_dict(tensors, strict=True)
+    model.load_state_dict(tensors, strict=len(tensors) == len(declared))
+
+
+def _declare(model: tp.Module, name: str, tensor: Any, dtype: tp.dtype) -> None:
+    """Give a tensor of a model another declared type: a tensor with values becomes another one."""
+    if isinstance(tensor, DefaultParameter):
+        tensor.dtype = dtype
+    elif tensor.dtype != dtype:
+        owner, _, own_name = name.rpartition(".")
+        module = dict(named_modules(model))[owner] if owner else model
+        # A module refuses an attribute of another type.
+        vars(module)[own_name] = tp.zeros(tuple(map(int, tensor.shape)), dtype=dtype)
 
 
 @contextlib.contextmanager

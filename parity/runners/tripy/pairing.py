@@ -47,13 +47,20 @@ def paired_parameters(case: Case, model: tp.Module) -> dict[str, tp.Tensor]:
     return named
 
 
+def weights_of_port(
+    case: Case, model: tp.Module, weights: Mapping[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """The reference's weights by the port's names and in its layouts. Raises `UserError`."""
+    return port_weights(case, weights, _shapes(model.state_dict()))
+
+
 def set_parameters(case: Case, model: tp.Module, weights: Mapping[str, torch.Tensor]) -> None:
     """Give the port the reference's weights. Raises `UserError`, see `port_weights`.
 
     A port may keep a tensor in float32 in a run of a half type, which holds the same numbers.
     """
     declared = model.state_dict()
-    tensors = port_weights(case, weights, _shapes(declared))
+    tensors = weights_of_port(case, model, weights)
     for name, tensor in tensors.items():
         if tensor.dtype in _HALF and declared[name].dtype == tp.float32:
             tensors[name] = tensor.float()

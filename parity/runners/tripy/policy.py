@@ -15,6 +15,7 @@ from parity.case import Case
 from parity.runners.base import Tensors
 from parity.runners.tripy.casts import casting, load_parameters
 from parity.runners.tripy.compiled import Compiled, DynamicSizes
+from parity.runners.tripy.pairing import weights_of_port
 from parity.runners.tripy.runner import TripyRunner
 
 
@@ -29,7 +30,11 @@ class TripyPolicyRunner(TripyRunner):
         super().__init__()
         self._policy = policy
         self.precisions: Mapping[str, str] = {}
-        """Names of precisions by path of the module, the model's under the empty path, once it is loaded."""
+        """Names of precisions by path of the module in the reference, once the model is loaded.
+
+        The model's is under the empty path. A module that the port alone has is under its own path."""
+        self._of_port: Mapping[str, str] = {}
+        """The same by path of the module in the port."""
 
     def load_policy(self, case: Case, weights: Tensors) -> None:
         """Build the model with float32 `weights`. Raises `UserError` where the policy does not fit it.
@@ -42,9 +47,11 @@ class TripyPolicyRunner(TripyRunner):
         self.load(case, PRECISIONS[BASE], weights)
 
     def _load_parameters(self, weights: Tensors) -> None:
-        self.precisions = self._policy.resolve(path for path, _ in named_modules(self.model))
-        load_parameters(self.model, weights, self.precisions)
+        paths = {path: self.case.reference_path(path) for path, _ in named_modules(self.model)}
+        self.precisions = self._policy.resolve(paths.values())
+        self._of_port = {path: self.precisions[own] for path, own in {"": "", **paths}.items()}
+        load_parameters(self.model, weights_of_port(self.case, self.model, weights), self._of_port)
 
     def _compile(self, function: Callable, arguments: Any, dynamic_sizes: DynamicSizes) -> Compiled:
-        with casting(self.model, self.precisions) as at_entry:
+        with casting(self.model, self._of_port) as at_entry:
             return super()._compile(at_entry(function), arguments, dynamic_sizes)

@@ -16,6 +16,7 @@ from parity.case import Case
 from parity.in_process import CleanRun
 from parity.inputs.weights import rounded
 from parity.runners import make_runner
+from parity.runners.tripy.pairing import built_port, paired_modules
 from parity.runners.tripy.policy import TripyPolicyRunner
 from parity.studies.precision_search.cost import Work, count
 from parity.verdict.distances import Distance, Oracle
@@ -52,8 +53,8 @@ class Bench:
         weights: Float32 weights by name.
 
     Attributes:
-        paths: Paths of the called modules, which can have a precision each; "" is the model.
-        work: Operations of the model, for the cost.
+        paths: Paths of the called modules that the port has, too: each can have a precision; "" is the model.
+        work: Operations of the model in these modules, for the cost.
         evaluations: Number of runs of the port.
     """
 
@@ -64,7 +65,8 @@ class Bench:
         self.arrays = arrays
         self.weights = rounded(weights, PRECISIONS[BASE].dtype)
         self.evaluations = 0
-        self.work = self._count()
+        ported = paired_modules(case, built_port(case, PRECISIONS[BASE].dtype))
+        self.work = self._count().within(ported)
         self.paths = tuple(self.work.operations)
         self._evidence = self._measure()
         self._known: dict[tuple[tuple[str, ...], bool], Evaluation] = {}
@@ -79,7 +81,8 @@ class Bench:
 
     def kinds(self) -> dict[str, str]:
         """Class names of the modules by path."""
-        return {call.path: call.kind for call in self._evidence.reference.calls} | {"": "model"}
+        called = {call.path: call.kind for call in self._evidence.reference.calls}
+        return {path: kind for path, kind in called.items() if path in self.paths} | {"": "model"}
 
     def evaluate(self, assignment: Mapping[str, str], tapped: bool = False) -> Evaluation:
         """Run the port under an assignment.

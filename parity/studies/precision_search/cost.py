@@ -15,7 +15,7 @@ overhead. It ranks assignments and predicts no latency.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,7 @@ import torch
 from torch.utils.flop_counter import flop_registry
 
 from parity.base.dispatch import EachOperation
+from parity.base.module_patterns import outwards
 from parity.base.precision import PRECISIONS
 from parity.base.trees import leaves
 from parity.capture.torch_hooks import hooked
@@ -85,6 +86,21 @@ class Work:
             for (path, caller), elements in self.crossings.items()
         )
         return own + casts
+
+    def within(self, paths: Collection[str]) -> Work:
+        """The same work, where these modules and the model have that of all other modules inside them."""
+        home = {
+            path: next(outer for outer in outwards(path) if not outer or outer in paths)
+            for path in self.operations
+        }
+        work = Work({"": []})
+        for path, operations in self.operations.items():
+            work.operations.setdefault(home[path], []).extend(operations)
+        for (path, caller), elements in self.crossings.items():
+            edge = (home[path], home[caller])
+            if edge[0] != edge[1]:
+                work.crossings[edge] = work.crossings.get(edge, 0) + elements
+        return work
 
 
 def cast_seconds(elements: int, one: str, other: str) -> float:

@@ -90,7 +90,7 @@ def _is_running(pid):
 def test_results_come_back(process):
     label = f"torch dense (eager, {'cuda' if torch.cuda.is_available() else 'cpu'})"
     assert process.request(Commands.start, 1) == Abilities(
-        label, taps_modules=True, appends=True, builds=False, measures_coverage=False
+        label, taps_modules=True, appends=True, builds=False, measures_coverage=True
     )
     assert process.pid != os.getpid()
 
