@@ -319,7 +319,9 @@ def _changes_input(evidence: Evidence, call: ModuleCall, result: torch.Tensor) -
     inputs = evidence.reference.call_inputs
     received = [inputs[key] for key in call.tensor_keys if key in inputs]
     alike = [tensor for tensor in received if tensor.shape == result.shape]
-    return bool(alike) and not any(torch.equal(tensor, result) for tensor in alike)
+    # NaN of an input stays NaN.
+    equal = (((tensor == result) | (tensor.isnan() & result.isnan())).all() for tensor in alike)
+    return bool(alike) and not any(equal)
 
 
 def _judge_isolated(

@@ -135,33 +135,37 @@ def _exit_code(folder, monkeypatch):
     return ended.value.code
 
 
-def _check_folder(failure, folder, monkeypatch):
+def _check_folder(failure, folder, monkeypatch, capsys):
     """The folder fails with the wrong port, and no more once its port is right."""
     write(failure, folder)
     assert _exit_code(folder, monkeypatch) == 1
+    assert "within its limits" not in capsys.readouterr().out
     source = folder / "nested_case.py"
     wrong = source.read_text()
     source.write_text(wrong.replace("self.inner(x) * 3.0", "self.inner(x) * 2.0"))
     assert _exit_code(folder, monkeypatch) == 0
+    # The reasons were those of the wrong port.
+    *errors, told = capsys.readouterr().out.splitlines()
+    assert (len(errors), told) == (4, "  within its limits")
     source.write_text(wrong.replace("self.inner(x) * 3.0", "self.inner(x) * 2.5"))
     assert _exit_code(folder, monkeypatch) == 1
 
 
 @pytest.mark.parametrize("attribute", ["Case", "pair", "Inside"])
 @pytest.mark.parametrize("nesting", SAME.values(), ids=SAME)
-def test_a_failing_result_at_any_place(own_case, tmp_path, monkeypatch, nesting, attribute):
+def test_a_failing_result_at_any_place(own_case, tmp_path, monkeypatch, capsys, nesting, attribute):
     failure = shrink(own_case(nesting, attribute=attribute), PRECISIONS["fp32"], lambda _: None)
     # A model's result has the name of the report's row, a module's the part of it in brackets.
     assert failure.row.tap == failure.call.path + failure.result
-    _check_folder(failure, tmp_path / "small", monkeypatch)
+    _check_folder(failure, tmp_path / "small", monkeypatch, capsys)
 
 
 @pytest.mark.parametrize("attribute", ["Case", "pair", "Inside"])
 @pytest.mark.parametrize("nestings", OTHER.values(), ids=OTHER)
-def test_the_port_has_other_names(own_case, tmp_path, monkeypatch, nestings, attribute):
+def test_the_port_has_other_names(own_case, tmp_path, monkeypatch, capsys, nestings, attribute):
     failure = shrink(own_case(*nestings, attribute=attribute), PRECISIONS["fp32"], lambda _: None)
     assert failure.row.tap != failure.call.path + failure.result
-    _check_folder(failure, tmp_path / "small", monkeypatch)
+    _check_folder(failure, tmp_path / "small", monkeypatch, capsys)
 
 
 def test_a_port_without_the_result_is_no_verdict(own_case, tmp_path, monkeypatch, capsys):

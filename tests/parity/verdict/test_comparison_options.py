@@ -260,3 +260,16 @@ def test_a_bag_whose_rows_the_port_looks_up_is_absent():
     assert compare(evidence, results).tap("bias") == TapJudgement(
         "bias", "bias", "EmbeddingBag", None, None, text
     )
+
+
+def test_nan_in_an_input_is_no_change_of_it():
+    evidence = evidence_with(gaps={"Bias": RETURNS_INPUT})
+    call = replace(evidence.kinds["bias"], args=[TensorKey("x")])
+    evidence.kinds["bias"] = call
+    evidence.reference.calls = [call if own.path == "bias" else own for own in evidence.reference.calls]
+    result = evidence.reference.tensors["bias"]
+    result.view(-1)[0] = math.nan
+    evidence.reference.call_inputs = {"x": result.clone()}
+    assert compare(evidence, without_bias()).tap("bias").gap == RETURNS_INPUT
+    evidence.reference.call_inputs["x"].view(-1)[1] = math.nan
+    assert compare(evidence, without_bias()).tap("bias").gap != RETURNS_INPUT
