@@ -137,6 +137,10 @@ def _imported(target: str) -> Any:
         if not hasattr(value, part):
             near = difflib.get_close_matches(part, dir(value), n=1)
             fix = f"write {near[0]}" if near else f"name one that {module} defines"
+            own = Path(*module.split(".")).with_suffix(".py")
+            file = getattr(value, "__file__", None)
+            if file and own.is_file() and own.resolve() != Path(file).resolve():
+                fix = f"rename {own}: Python finds {file} by that name"
             raise UserError("case", target, f"has no attribute {part!r}", fix)
         value = getattr(value, part)
     return value

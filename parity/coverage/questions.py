@@ -1,8 +1,9 @@
 """Questions about a port that inputs should ask, with all answers that they have and the answers of a run.
 
 A line has one answer: it runs. A comparison has two outcomes. A threshold is approached from each side. A
-bound of the reference, which the port may have left out, has values on both sides or both outcomes. An axis has sizes 1, 2 and more. A tensor of weights has elements other than 0 and other than 1. An option has
-its choices. A run gives some of these answers.
+bound of the reference, which the port may have left out, has values on both sides or both outcomes. An axis
+has sizes 1, 2 and more. A tensor of weights has elements other than 0 and other than 1. An option has its
+choices. A run gives some of these answers.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class Question(BaseModel):
 
     Attributes:
         kind: Its kind.
-        module: Import path of the port's module, or of the reference's for a bound; empty for sizes, weights and options.
+        module: Import path of the port's module, or of the reference's for a bound; empty for sizes, weights
+            and options.
         place: The function, the axis of an argument, the tensor, or the option.
         line: Number of the line in the module; 0 without one.
         text: The line or expression of the source; empty without one.

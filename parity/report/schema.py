@@ -128,7 +128,9 @@ class CaseReport(Part):
 
 
 class UnaskedReport(Part):
-    """A question about the port, or a bound of the reference, that no input of the run asks in full; see `parity.coverage.questions`.
+    """A question about the port, or a bound of the reference, that no input of the run asks in full.
+
+    See `parity.coverage.questions`.
 
     Attributes:
         kind: Kind of the question; a function or module that never runs is one question.
@@ -141,7 +143,9 @@ class UnaskedReport(Part):
         reason: Reason why no input can ask it, as the case states it; empty without one.
     """
 
-    kind: Literal["module", "function", "line", "branch", "outcome", "threshold", "bound", "size", "weight", "option"]
+    kind: Literal[
+        "module", "function", "line", "branch", "outcome", "threshold", "bound", "size", "weight", "option"
+    ]
     module: str = ""
     place: str = ""
     line: int = 0

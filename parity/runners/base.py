@@ -205,8 +205,8 @@ class MeasuresCoverage(Runner):
     def coverage(self, arrays: Arrays, recorded: Capture) -> Coverage:
         """Questions about the loaded model with the answers of one batch. No judged graph changes.
 
-        All batches of a loaded model together give all questions and answers. A batch leaves out questions and
-        answers of earlier ones.
+        All batches of a loaded model together give all questions and answers. A batch leaves out those of
+        earlier ones.
 
         Args:
             arrays: The inputs.

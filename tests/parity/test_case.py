@@ -142,6 +142,15 @@ def test_a_reference_that_is_no_case_is_refused(reference, message):
     assert message in str(caught.value)
 
 
+def test_a_file_whose_name_another_module_has_is_named(monkeypatch, tmp_path):
+    (tmp_path / "doubling_cases.py").write_text("mine = 1\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError) as caught:
+        parity.load_case(parity.CaseReference(target="doubling_cases:mine"))
+    found = sys.modules["doubling_cases"].__file__
+    assert str(caught.value).endswith(f"; rename doubling_cases.py: Python finds {found} by that name")
+
+
 @pytest.mark.parametrize(
     ("path", "fix"),
     [

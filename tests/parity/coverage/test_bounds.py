@@ -61,7 +61,8 @@ def _told(body):
     with torch.inference_mode(), Bounds() as bounds:
         body()
     return {
-        question.text.partition(" in ")[0]: tuple(sorted(seen)) for question, seen in bounds.coverage.seen.items()
+        question.text.partition(" in ")[0]: tuple(sorted(seen))
+        for question, seen in bounds.coverage.seen.items()
     }
 
 
@@ -81,7 +82,10 @@ A = torch.tensor([-3.0, 0.0, 7.0])
             lambda: torch.nn.functional.relu6(A),
             {"hardtanh(min_val)": ("above", "below"), "hardtanh(max_val)": ("above", "below")},
         ),
-        (lambda: torch.nn.Hardtanh()(A * 0.1), {"hardtanh(min_val)": ("above",), "hardtanh(max_val)": ("below",)}),
+        (
+            lambda: torch.nn.Hardtanh()(A * 0.1),
+            {"hardtanh(min_val)": ("above",), "hardtanh(max_val)": ("below",)},
+        ),
         (lambda: torch.nn.Threshold(20, 0)(A), {"threshold(threshold)": ("below",)}),
         (lambda: torch.maximum(A, -A), {"maximum": ("above", "below")}),
         (lambda: torch.minimum(A, torch.tensor(9.0)), {"minimum": ("below",)}),
