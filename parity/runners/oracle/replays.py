@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from parity.base.interruption import raisable
+from parity.base.memory import is_lack
 from parity.base.precision import Precision
 from parity.capture.captures import Capture, ModuleCall
 from parity.case import Case
-from parity.runners.oracle.choices import Choices, ChoosingOracle, ChoosingReference, Prescribed
+from parity.runners.oracle.choices import (
+    Choices,
+    ChoosingOracle,
+    ChoosingReference,
+    DifferentChoices,
+    Prescribed,
+)
 
 
 class Replays:
@@ -45,7 +54,15 @@ class Replays:
         return self._runners
 
     def whole(self, prescribed: Prescribed, sampled: bool) -> Replay:
-        """The whole model under prescribed choices; the oracle alone unless `sampled`."""
+        """The whole model under prescribed choices; the oracle alone unless `sampled`.
+
+        Raises:
+            DifferentChoices: The model has other choices, or cannot run under these.
+        """
+        with _prescribing(prescribed):
+            return self._whole(prescribed, sampled)
+
+    def _whole(self, prescribed: Prescribed, sampled: bool) -> Replay:
         oracle, reference = self._prepared(prescribed)
         captured = oracle.run_tapped(self._arrays(), whole=sampled)
         if not sampled:
@@ -57,7 +74,13 @@ class Replays:
     def call(
         self, call: ModuleCall, inputs: Mapping[str, torch.Tensor], prescribed: Prescribed, sampled: bool
     ) -> Replay:
-        """One call alone under prescribed choices; the oracle alone unless `sampled`."""
+        """One call alone under prescribed choices; the oracle alone unless `sampled`. Raises as `whole`."""
+        with _prescribing(prescribed):
+            return self._call(call, inputs, prescribed, sampled)
+
+    def _call(
+        self, call: ModuleCall, inputs: Mapping[str, torch.Tensor], prescribed: Prescribed, sampled: bool
+    ) -> Replay:
         oracle, reference = self._prepared(prescribed)
         tensors = oracle.run_call(call, inputs, self._arrays(), whole=sampled)
         if not sampled:
@@ -69,6 +92,20 @@ class Replays:
         oracle, reference = self.runners()
         oracle.recorded, oracle.prescribed = None, prescribed
         return oracle, reference
+
+
+@contextlib.contextmanager
+def _prescribing(prescribed: Prescribed) -> Iterator[None]:
+    """In the body, the reference's code runs under choices that it may not be able to make.
+
+    A wrong port may choose an index that no table has.
+    """
+    try:
+        yield
+    except raisable() as error:
+        if not prescribed or is_lack(error) or isinstance(error, DifferentChoices):
+            raise
+        raise DifferentChoices(f"the model cannot run under these choices: {error}") from error
 
 
 @dataclass(frozen=True)
