@@ -187,7 +187,7 @@ class Choices(EachOperation):
 
 
 class DifferentChoices(Exception):
-    """Two passes of one model have other choices, because its control flow depends on them or it cannot run."""
+    """Two passes of one model have other choices: its control flow depends on them, or it cannot run so."""
 
 
 def _copied(call: Call) -> Call:

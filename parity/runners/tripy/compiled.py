@@ -58,6 +58,7 @@ class Compiled:
         self._slots: dict[str, int] = {}
         self._passed_through: dict[str, TreePath] = {}
         self._constants: dict[str, torch.Tensor] = {}
+        self._names: list[str] = []
         self.executable: tp.Executable | None = None
         self.received: dict[str, Received] = {}
         self._accepted = [(path, _accepted(path, leaf, dynamic_sizes)) for path, leaf in leaves(arguments)]
@@ -76,7 +77,9 @@ class Compiled:
             tensors = ((steps, leaf) for steps, leaf in leaves(arguments) if is_tripy_tensor(leaf))
             inputs = {id(tensor.trace_tensor): steps for steps, tensor in tensors}
             outputs: dict[int, tp.Tensor] = {}
-            for name, tensor in function(arguments).items():
+            results = function(arguments)
+            compiled._names = list(results)
+            for name, tensor in results.items():
                 if isinstance(tensor, torch.Tensor):
                     compiled._constants[name] = tensor
                     continue
@@ -162,10 +165,14 @@ class Compiled:
         return {name: copies[id(result)] for name, result in results.items()}
 
     def named(self, outputs: list[tp.Tensor], arguments: Any) -> dict[str, tp.Tensor | torch.Tensor]:
-        """The result of `launch` by tap name, with numbers of the trace as tensors of PyTorch."""
+        """The result of `launch` by tap name, with numbers of the trace as tensors of PyTorch.
+
+        The results have the function's order, in which a cache is put together.
+        """
         results = {name: outputs[slot] for name, slot in self._slots.items()} | self._constants
         given = dict(leaves(arguments)) if self._passed_through else {}
-        return results | {name: given[steps] for name, steps in self._passed_through.items()}
+        results |= {name: given[steps] for name, steps in self._passed_through.items()}
+        return {name: results[name] for name in self._names}
 
 
 class _NothingToCompile(Exception):

@@ -40,6 +40,24 @@ def test_every_argument_that_a_function_passes_through_is_returned_under_its_nam
     assert {name: tensor.tolist() for name, tensor in results.items()} == expected
 
 
+def test_results_have_the_order_of_the_function():
+    """A cache is put together in it, also where a state is handed on as it is."""
+
+    def function(arguments):
+        x, y = arguments["x"], arguments["y"]
+        return {"kept": x, "sum": x + y, "number": torch.ones(1), "also kept": y, "product": x * y}
+
+    arguments = {"x": torch.tensor([2.0]), "y": torch.tensor([3.0])}
+    results = Compiled(function, arguments, {}).on_host(map_tree(arguments, to_device))
+    assert [(name, tensor.item()) for name, tensor in results.items()] == [
+        ("kept", 2.0),
+        ("sum", 5.0),
+        ("number", 1.0),
+        ("also kept", 3.0),
+        ("product", 6.0),
+    ]
+
+
 def test_every_name_of_a_tensor_has_its_values_and_shares_its_copy():
     def function(arguments):
         first, second, third = (arguments["x"] + float(number) for number in (1, 2, 3))
