@@ -206,7 +206,9 @@ class TorchGraphs(TorchModules, ReplaysGraphs):
 class TorchRunner(TorchGraphs, RecordsCalls, Appends, RangesModules, MeasuresCoverage):
     """The dense reference."""
 
-    _told = Coverage()
+    def __init__(self, device: torch.device | None = None) -> None:
+        super().__init__(device)
+        self._told = Coverage()
 
     def label(self) -> str:
         return f"torch dense (eager, {self.device.type})"
