@@ -15,11 +15,10 @@ from typing import Any
 import torch
 
 from parity.base.dispatch import EachOperation
+from parity.capture.terms.call import Call
 from parity.case.users_code import is_users_file
-from parity.coverage.questions import Coverage, Kind, Question
+from parity.coverage.questions import OF_NUMBERS, OUTCOMES, Coverage, Kind, Question
 
-SIDES = ("below", "above")
-OUTCOMES = ("false", "true")
 _COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 
 
@@ -39,16 +38,14 @@ class Bounds(EachOperation):
         name = func.overloadpacket.__name__.rstrip("_")
         # Before the operation, which may overwrite its arguments.
         for value, bound, text in _bounds(name, func, args, kwargs):
-            sides = ((value < bound).any(), (value > bound).any())
-            self._answer(text, SIDES, [side for side, is_met in zip(SIDES, sides, strict=True) if is_met])
+            self._answer(text, OF_NUMBERS, value < bound, value > bound)
         result = func(*args, **kwargs)
         if name in _COMPARISONS and isinstance(result, torch.Tensor) and result.dtype is torch.bool:
-            outcomes = ((~result).any(), result.any())
-            seen = [outcome for outcome, is_met in zip(OUTCOMES, outcomes, strict=True) if is_met]
-            self._answer(name, OUTCOMES, seen)
+            self._answer(name, OUTCOMES, ~result, result)
         return result
 
-    def _answer(self, operation: str, answers: tuple[str, ...], seen: list[str]) -> None:
+    def _answer(self, operation: str, answers: tuple[str, ...], *elements: torch.Tensor) -> None:
+        """Add a question on an operation; an answer is seen where one of its `elements` is true."""
         frame = _users_frame()
         if frame is None:
             return
@@ -62,7 +59,8 @@ class Bounds(EachOperation):
             text=f"{self._numbered(frame, operation)} in {text}",
             answers=answers,
         )
-        self.coverage.add(question, seen)
+        met = zip(answers, elements, strict=True)
+        self.coverage.add(question, [answer for answer, is_met in met if is_met.any()])
 
     def _numbered(self, frame: FrameType, operation: str) -> str:
         """The operation; of several on a line, those behind the first with a number."""
@@ -80,13 +78,10 @@ def _bounds(name: str, func: Any, args: tuple, kwargs: dict) -> Iterator[tuple[t
     elif name == "relu":
         yield args[0], 0, name
     elif name in ("clamp", "clamp_min", "clamp_max", "hardtanh", "threshold"):
-        names = [argument.name for argument in func._schema.arguments]
-        given = {**dict(zip(names, args, strict=False)), **kwargs}
-        # Bounds that the call leaves out, as `relu6` does, have a value in the schema.
-        for argument in func._schema.arguments[1:]:
-            bound = given.get(argument.name, argument.default_value)
-            if bound is not None and argument.name in ("min", "max", "min_val", "max_val", "threshold"):
-                yield args[0], bound, f"{name}({argument.name})"
+        call = Call(func, args, kwargs, ())
+        for bound in ("min", "max", "min_val", "max_val", "threshold"):
+            if call.get(bound) is not None:
+                yield args[0], call[bound], f"{name}({bound})"
 
 
 def _users_frame() -> FrameType | None:

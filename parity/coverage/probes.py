@@ -24,12 +24,10 @@ import torch
 
 from parity.capture.tripy_hooks import is_tripy_tensor
 from parity.coverage.places import PROBE, Form, Place, with_probes
-from parity.coverage.questions import Coverage, Kind, Question
+from parity.coverage.questions import OF_NUMBERS, OUTCOMES, Coverage, Kind, Question
 from parity.coverage.source import codes_of, exchanged, functions, source_of
 
-OUTCOMES = ("false", "true")
 OF_INTEGERS = ("just below", "at", "just above")
-OF_NUMBERS = ("below", "above")
 _WITH_OUTCOMES = (Form.COMPARISON, Form.CONDITION, Form.SELECTION)
 _OF_COMPARED_NUMBERS = {
     "lt": ("below", "at"),

@@ -18,6 +18,11 @@ from pydantic import BaseModel, ConfigDict
 from parity.base.errors import UserError
 from parity.base.files import parse_json, write_new
 
+OUTCOMES = ("false", "true")
+"""Answers of a comparison."""
+OF_NUMBERS = ("below", "above")
+"""Answers of a threshold or a bound of numbers that are no integers."""
+
 
 class Kind(str, Enum):
     """Kinds of questions, in the order of a report."""
