@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from parity.base.errors import UserError
+from parity.base.precision import dtype_name
 from parity.base.trees import dotted, leaves
 from parity.case.model import Case
 from parity.case.plan import Arrays, PlannedBatch
@@ -126,6 +127,17 @@ def scale_of(case: Case, name: str, parameter: torch.Tensor) -> float | torch.Te
     )
 
 
+def buffer_of(case: Case, name: str, made: torch.Tensor) -> torch.Tensor | None:
+    """The case's values of a buffer. Raises `UserError` where they do not fit it."""
+    return _call(
+        case,
+        "initial_buffer",
+        lambda: case.initial_buffer(name, made),
+        lambda values: values is None or _fits(values, made),
+        f"return a tensor of shape {tuple(made.shape)} and type {dtype_name(made.dtype)} for {name}, or None",
+    )
+
+
 def elements_at_boundary(case: Case, function: Callable[[], Any]) -> np.ndarray:
     """The result of a function of `boundaries`. Raises `UserError` where it is no array of booleans."""
     return _call(
@@ -222,6 +234,10 @@ def _is_scale(value: Any) -> bool:
     if isinstance(value, torch.Tensor):
         return bool((value.isfinite() & (value >= 0.0)).all())
     return isinstance(value, (int, float, np.number)) and 0.0 <= value < math.inf
+
+
+def _fits(value: Any, made: torch.Tensor) -> bool:
+    return isinstance(value, torch.Tensor) and (value.shape, value.dtype) == (made.shape, made.dtype)
 
 
 def _told(value: Any) -> str:

@@ -252,6 +252,17 @@ class Case(Pairing, Incremental, Cached, Quantised, Recorded, abc.ABC):
         """
         return None
 
+    def initial_buffer(self, name: str, made: torch.Tensor) -> torch.Tensor | None:
+        """Values of a buffer that come with a checkpoint, such as a map of items to categories.
+
+        None for those of the constructor, which a port may make itself. Draw them from `seed`.
+
+        Args:
+            name: Its name in the reference's state dict.
+            made: The constructor's values, which give shape and type.
+        """
+        return None
+
     def work(self, arrays: Arrays, item: int) -> Mapping[str, Work]:
         """Least work of each module on one batch by tap; the whole model's is "".
 

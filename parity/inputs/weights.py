@@ -23,7 +23,7 @@ from parity.base.files import parse_json, write_new
 from parity.base.memory import require
 from parity.base.precision import dtype_name
 from parity.case import Case
-from parity.case.contract import scale_of
+from parity.case.contract import buffer_of, scale_of
 from parity.case.pairing import require_fitting
 from parity.case.plain_models import in_place_of_model, require_plain
 from parity.case.users_code import of_case
@@ -34,6 +34,7 @@ SCHEMA = "parity.weights/1"
 _TENSORS, _MANIFEST = "weights.safetensors", "manifest.json"
 
 WeightScale = Callable[[str, torch.Tensor], float | torch.Tensor | None]
+InitialBuffer = Callable[[str, torch.Tensor], torch.Tensor | None]
 
 
 def case_weights(
@@ -72,8 +73,8 @@ def case_weights(
     elif case.initial == "own":
         weights, source = own_weights(model), "the model's own"
     else:
-        scale = functools.partial(scale_of, plain)
-        weights, source = initial_weights(model, plain.seed, scale), f"initial, seed {plain.seed}"
+        scale, buffer = (functools.partial(values, plain) for values in (scale_of, buffer_of))
+        weights, source = initial_weights(model, plain.seed, scale, buffer), f"initial, seed {plain.seed}"
     if not needs_scales:
         return weights, source
     calibrated = "" if checkpoint is None else ", with scales of a calibration"
@@ -81,19 +82,23 @@ def case_weights(
 
 
 def initial_weights(
-    model: torch.nn.Module, seed: int, weight_scale: WeightScale | None = None
+    model: torch.nn.Module,
+    seed: int,
+    weight_scale: WeightScale | None = None,
+    initial_buffer: InitialBuffer = lambda name, made: None,
 ) -> dict[str, torch.Tensor]:
     """Weights with which every module of the model shows in its output.
 
     Normal, with the scale of each parameter's role and shape (`parity.inputs.weight_scales`). The row of a
     padding id is drawn like any other: masks have to remove it. Buffers keep their values, but for statistics
-    of norms. Each tensor has its own stream of random numbers, from `seed` and its name. A new parameter
+    of norms and those of `initial_buffer`. Each tensor has its own stream of random numbers, from `seed` and its name. A new parameter
     therefore changes no other.
 
     Args:
         model: A model on any device.
         seed: 0 or more.
         weight_scale: Scales in place of those by role, see `Case.weight_scale`.
+        initial_buffer: See `Case.initial_buffer`.
 
     Returns:
         A state dict, contiguous, on the CPU; parameters in float32.
@@ -103,7 +108,11 @@ def initial_weights(
     for name, buffer in model.named_buffers(remove_duplicate=False):
         # A shared tensor has the values of its first name.
         shared = first.setdefault(id(buffer), name)
-        weights[name] = weights[shared].clone() if shared != name else _initial_buffer(name, buffer, seed)
+        if shared != name:
+            weights[name] = weights[shared].clone()
+            continue
+        given = initial_buffer(name, buffer)
+        weights[name] = _initial_buffer(name, buffer, seed) if given is None else given.detach().cpu().clone()
     for name, parameter in model.named_parameters(remove_duplicate=False):
         if first.setdefault(id(parameter), name) != name:
             weights[name] = weights[first[id(parameter)]].clone()

@@ -117,7 +117,13 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
         if self._survey is None:
             twin = copy.copy(self)
             self._survey = Survey(
-                self.case, tripy_dtype(self.dtype), self.model, self._modules, twin, self._asked
+                self.case,
+                tripy_dtype(self.dtype),
+                self.model,
+                self._modules,
+                self._parameters,
+                twin,
+                self._asked,
             )
             twin._executables, twin._whole = {}, None
             twin._compile = self._survey.graph

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import nvtripy as tp
+import torch
 
 from parity.capture.captures import Capture
 from parity.case import Case
 from parity.coverage import lines
 from parity.coverage.lines import Lines
 from parity.coverage.probes import Probes, Probing, instrumented
-from parity.coverage.questions import Coverage, Question
+from parity.coverage.questions import Coverage, Kind, Question
 from parity.coverage.sizes import sizes_of
 from parity.coverage.source import functions, port_code
 from parity.runners.base import Appends, Arrays, Runner, Unavailable
 from parity.runners.tripy.compiled import Compiled, DynamicSizes, to_host
 from parity.runners.tripy.lean_traces import leanly
+
+_READ = "a graph that reads it"
 
 
 class Survey:
@@ -28,6 +31,7 @@ class Survey:
         dtype: Type of the port's numbers.
         model: The loaded port.
         modules: Modules of the port by path.
+        parameters: Tensors of the loaded port by the names of their sources.
         runner: A copy of the runner, which gets its graphs from `graph`.
         asked: What the weights ask.
     """
@@ -38,6 +42,7 @@ class Survey:
         dtype: tp.dtype,
         model: tp.Module,
         modules: Mapping[str, tp.Module],
+        parameters: Mapping[str, tp.Tensor],
         runner: Runner,
         asked: Coverage,
     ) -> None:
@@ -59,6 +64,12 @@ class Survey:
         self._lines = Lines(sources)
         self._probing = Probing(sources, self._coverage)
         self._modules = modules
+        self._reads = {
+            id(tensor.trace_tensor): Question(kind=Kind.WEIGHT, place=name, answers=(_READ,))
+            for name, tensor in parameters.items()
+        }
+        for question in self._reads.values():
+            self._coverage.add(question)
         self._runner = runner
         with self._lines.on(), self._probing.on():
             built = leanly(lambda: case.build_port(dtype))
@@ -95,10 +106,25 @@ class Survey:
         def measured(arguments: Any) -> dict[str, tp.Tensor]:
             # The compilation runs no line of the port, and takes longer while lines are recorded.
             with self._lines.on():
-                return function(arguments)
+                outputs = function(arguments)
+            for identity in self._reads.keys() & _read(outputs.values()):
+                self._coverage.add(self._reads[identity], [_READ])
+            return outputs
 
         with self._probing.on() as probes:
             return _Probed(measured, arguments, dynamic_sizes, probes)
+
+
+def _read(outputs: Iterable[tp.Tensor | torch.Tensor]) -> set[int]:
+    """Identities of all tensors that a trace reads for its outputs."""
+    left = [output.trace_tensor for output in outputs if isinstance(output, tp.Tensor)]
+    seen: set[int] = set()
+    while left:
+        tensor = left.pop()
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            left.extend(tensor.producer.inputs)
+    return seen
 
 
 class _Probed(Compiled):

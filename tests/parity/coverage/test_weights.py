@@ -1,5 +1,6 @@
 """Weights that a constructor makes hide what a port leaves out, and the report says so."""
 
+import numpy as np
 import nvtripy as tp
 import pytest
 import torch
@@ -78,3 +79,76 @@ def test_one_other_element_is_enough_and_other_types_and_unused_tensors_are_left
         (),
         ["a gain that nobody trains"],
     )
+
+
+ITEMS, CATEGORIES = 12, 4
+
+
+class Categories(torch.nn.Module):
+    """A row of a table for the category of each item, by a map that comes with a checkpoint."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Embedding(CATEGORIES, WIDTH)
+        self.register_buffer("category", torch.arange(ITEMS) % CATEGORIES)
+
+    def forward(self, items):
+        return self.table(self.category[items])
+
+
+class CategoriesPort(tp.Module):
+    def __init__(self, reads):
+        super().__init__()
+        self.table = tp.Embedding(CATEGORIES, WIDTH)
+        self.category = tp.cast(tp.iota((ITEMS,), dtype=tp.int32), tp.int64)
+        self._reads = reads
+
+    def forward(self, items):
+        turn = items - items // CATEGORIES * CATEGORIES
+        return self.table(tp.gather(self.category, 0, items) if self._reads else turn)
+
+
+class OfCategories(parity.Case):
+    name = "of_categories"
+    batch_size = ITEMS
+    reads = True
+
+    def build_reference(self):
+        return Categories()
+
+    def build_port(self, dtype):
+        return CategoriesPort(self.reads)
+
+    def make_inputs(self):
+        return {"items": np.arange(ITEMS)}
+
+
+class Computed(OfCategories):
+    reads = False
+
+
+def _of_a_checkpoint(values):
+    return {"initial_buffer": lambda self, name, made: values if name == "category" else None}
+
+
+@pytest.mark.parametrize(
+    ("case", "expected"), [(OfCategories, {}), (Computed, {"category": "a graph that reads it"})]
+)
+def test_a_tensor_that_no_graph_reads_is_not_asked(case, expected):
+    result = parity.check(case(), ("fp32",))
+    assert result.passed
+    assert _asked(result) == {name: (answer,) for name, answer in expected.items()}
+
+
+@pytest.mark.parametrize(("case", "passes"), [(OfCategories, True), (Computed, False)])
+def test_a_buffer_of_a_checkpoint_is_read_by_a_right_port_alone(case, passes):
+    values = torch.arange(ITEMS).flip(0) // (ITEMS // CATEGORIES)
+    changed = type("Changed", (case,), _of_a_checkpoint(values))
+    assert parity.check(changed(), ("fp32",)).passed is passes
+
+
+@pytest.mark.parametrize("values", [torch.zeros(ITEMS), torch.zeros(3, dtype=torch.int64), [0] * ITEMS])
+def test_a_buffer_of_another_shape_or_type_is_refused(values):
+    case = type("Wrong", (OfCategories,), _of_a_checkpoint(values))()
+    with pytest.raises(parity.UserError, match="initial_buffer: .*shape .12,. and type int64 for category"):
+        parity.check(case, ("fp32",))

@@ -206,7 +206,7 @@ def test_other_inputs_are_refused(whole, resume, tmp_path, monkeypatch, removed)
 def test_other_weights_of_the_case_are_refused(whole, resume, tmp_path, monkeypatch):
     folder = _partly_done(whole, tmp_path, ("weights/*",))
     initial = weights.initial_weights
-    monkeypatch.setattr(weights, "initial_weights", lambda model, seed, scale: initial(model, 6, scale))
+    monkeypatch.setattr(weights, "initial_weights", lambda model, seed, *rules: initial(model, 6, *rules))
     message = "weights: dlrm_tiny has other weights than those that the run began with; restore what"
     assert message in _refused_unchanged(resume, folder)
 
