@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -87,6 +88,8 @@ class CleanRun:
             has_padding=self.poisoned is not None,
         )
         self.evidence.replays = Replays(case, precision, lambda: self.weights, lambda: self.arrays)
+        if self.poisoned is not None:
+            self.evidence.poisoned = functools.partial(reference.run_tapped, self.poisoned)
 
     def load(self, name: str) -> Runner:
         """A runner with the case and its weights."""
@@ -117,16 +120,18 @@ class CleanRun:
         """All results of a loaded runner that verdicts need."""
         received = runner.run_tapped(self.arrays)
         isolated, problems = self.run_isolated(runner, self.reference.calls) if self._isolated else ({}, {})
+        poisoned = Capture() if self.poisoned is None else runner.run_tapped(self.poisoned)
         return Results(
             untapped=runner.run(self.arrays),
             tapped=received.tensors,
             isolated=isolated,
             isolated_problems=problems,
-            poisoned=runner.run_tapped(self.poisoned).tensors if self.poisoned is not None else {},
+            poisoned=poisoned.tensors,
             incremental=runner.run_incremental(self.arrays) if isinstance(runner, Appends) else {},
             appends=isinstance(runner, Appends),
             appends_alone=not isinstance(runner.case, Form),
             received=received,
+            received_poisoned=poisoned,
         )
 
     def reference_results(self, **changes: Any) -> Results:

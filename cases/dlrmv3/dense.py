@@ -81,7 +81,7 @@ class DenseDLRMv3(ConfiguredCase):
         return scale_of_tasks(scale, len(parameter), self.input.logit_scale) if is_of_logits(name) else scale
 
     def initial_buffer(self, name: str, made: torch.Tensor) -> torch.Tensor | None:
-        # An action's bits are a checkpoint's choice; in the constructor's order a port may take the configuration's.
+        # The bits come with a checkpoint. In the constructor's order, a port may take the configuration's.
         return made.flip(0) if name.endswith("._combined_action_weights") else None
 
     def forbidden_widths(self) -> set[int]:

@@ -51,12 +51,14 @@ class Received:
         finished: Number of taps that exist when the call begins.
         longest_sum_before: Terms of the longest sum of all operations before the call; 0 if not counted.
         arguments: The leaves in the order of the signature.
+        source: File and line of the code that makes the call, in the user's files; empty if unknown.
     """
 
     parent: str
     finished: int
     longest_sum_before: int
     arguments: tuple[Argument, ...]
+    source: str = ""
 
 
 def named_arguments(

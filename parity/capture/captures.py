@@ -106,6 +106,8 @@ class Capture:
         longest_sums_before: Terms of the longest sum of all operations before the tap, by tap.
         largest_results: Size of the largest tensor that was computed inside the module, by path, in bytes.
         forms: Forms of the results that are no dense tensors of real numbers in the model, in words, by tap.
+        padded: Taps of a run with garbage in the padding that differ from the clean run's in the padding
+            alone; their tensors are the clean ones.
         live: Copies of the running model's tensors, whose keys are those of `tensors` and `call_inputs`.
     """
 
@@ -119,6 +121,7 @@ class Capture:
     longest_sums_before: dict[str, int] = field(default_factory=dict)
     largest_results: dict[str, int] = field(default_factory=dict)
     forms: dict[str, str] = field(default_factory=dict)
+    padded: set[str] = field(default_factory=set)
     live: LiveCopies = field(default_factory=LiveCopies, repr=False, compare=False)
 
     @classmethod

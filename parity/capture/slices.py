@@ -182,12 +182,23 @@ class _Rows(Through):
 
 
 def unless_leaking(
-    tensors: MutableMapping[str, torch.Tensor], clean: Mapping[str, torch.Tensor], case: Case, part: Part
+    capture: Capture,
+    tensors: MutableMapping[str, torch.Tensor],
+    clean: Mapping[str, torch.Tensor],
+    case: Case,
+    part: Part,
 ) -> Through:
     """The destination of taps of a run on poisoned padding.
 
     It replaces a tap by the clean run's if all valid elements are equal. The padding itself does not count,
     and the clean tensor is on the disk already.
+
+    Args:
+        capture: The capture that names such taps in `Capture.padded`.
+        tensors: The destination of the replaced taps.
+        clean: Taps of the clean run.
+        case: The case.
+        part: The rows of the run.
     """
     valid, batch_size = case.valid_rows(part.arrays), case.batch_size_of(part.arrays)
 
@@ -197,6 +208,10 @@ def unless_leaking(
             return {name: tensor}
         before = part.cut(whole)
         keep = valid_elements(tuple(tensor.shape), valid, batch_size)
-        return {name: before if same_where_valid(before, tensor, keep) else tensor}
+        if not same_where_valid(before, tensor, keep):
+            return {name: tensor}
+        if not same_where_valid(before, tensor, None):
+            capture.padded.add(name)
+        return {name: before}
 
     return Through(tensors, unless_equal)

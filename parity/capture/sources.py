@@ -11,6 +11,7 @@ from parity.base.code import is_library, shown
 from parity.capture.captures import METHODS
 from parity.capture.names import TapName
 from parity.case.pairing import overrides_call
+from parity.case.users_code import users_frame
 
 _APPENDING = ("extend", *METHODS)
 """Methods that run in appends in place of `forward` and of the entry."""
@@ -43,9 +44,20 @@ def _function(module: Any, entry: str) -> Any:
     return getattr(type(module), name, None)
 
 
+def calling_line() -> str:
+    """File and line of the innermost call in the user's code that is running; empty without one."""
+    frame = users_frame()
+    return "" if frame is None else _shown(frame.f_code.co_filename, frame.f_lineno)
+
+
 def _place(function: Any) -> str:
-    """The file, relative to the working folder if it is inside, and the line; empty for a library's."""
+    """The file and the line of a function; empty for a library's."""
     code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
-    if code is None or is_library(code.co_filename) or not Path(code.co_filename).exists():
+    if code is None or is_library(code.co_filename):
         return ""
-    return f"{shown(Path(code.co_filename))}:{code.co_firstlineno}"
+    return _shown(code.co_filename, code.co_firstlineno)
+
+
+def _shown(file: str, line: int) -> str:
+    """A file, relative to the working folder if it is inside, and a line; empty for code without a file."""
+    return f"{shown(Path(file))}:{line}" if Path(file).exists() else ""

@@ -82,6 +82,7 @@ class _ReceivedFacts(_Strict):
     finished: _Count
     longest_sum_before: _Count
     arguments: list[_ArgumentFacts]
+    source: str
 
 
 class _Description(_Strict):
@@ -95,6 +96,7 @@ class _Description(_Strict):
     longest_sums_before: dict[str, _Count]
     largest_results: dict[str, _Count]
     forms: dict[str, str]
+    padded: list[str]
     calls: list[_CallFacts]
     arguments: dict[str, _ReceivedFacts]
 
@@ -114,6 +116,7 @@ def save_capture(capture: Capture, stem: Path) -> None:
         "longest_sums_before": capture.longest_sums_before,
         "largest_results": capture.largest_results,
         "forms": capture.forms,
+        "padded": sorted(capture.padded),
         "calls": [_encoded(call) for call in capture.calls],
         "arguments": {tap: _facts_of(received) for tap, received in capture.arguments.items()},
     }
@@ -162,6 +165,7 @@ def open_capture(stem: Path) -> Capture:
             longest_sums_before=description["longest_sums_before"],
             largest_results=description["largest_results"],
             forms=description["forms"],
+            padded=set(description["padded"]),
         )
 
 

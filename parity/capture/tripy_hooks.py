@@ -17,6 +17,7 @@ from parity.capture.arguments import Argument, Received, named_arguments, with_v
 from parity.capture.captures import tensor_leaves
 from parity.capture.names import TapName
 from parity.capture.overriding import calling
+from parity.capture.sources import calling_line
 from parity.case.pairing import function_of, overrides_call
 
 
@@ -95,6 +96,7 @@ def tapped(
                     traced.complete(call, argument, leaf)
                     for argument, leaf in named_arguments(forward, args, kwargs)
                 ),
+                source=calling_line(),
             )
             running.append(path)
             result = forward(*args, **kwargs)

@@ -1,11 +1,13 @@
-"""Errors of a user's own code: its file and line, in one message."""
+"""A user's own code: its errors in one message with file and line, and its running calls."""
 
 from __future__ import annotations
 
 import contextlib
+import sys
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 
 from parity.base.code import is_library, shown
 from parity.base.errors import UserError
@@ -78,6 +80,14 @@ def _lines(error: BaseException) -> list[tuple[str, int]]:
 def is_users_file(file: str) -> bool:
     """Whether a file is neither the engine's nor a library's."""
     return not file.startswith(_ENGINE) and not _is_librarys(file)
+
+
+def users_frame() -> FrameType | None:
+    """The innermost running call in the user's code."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not is_users_file(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
 
 
 def _is_librarys(file: str) -> bool:

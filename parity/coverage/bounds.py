@@ -7,7 +7,6 @@ beyond a bound of the reference, a port without it gives the same numbers.
 from __future__ import annotations
 
 import linecache
-import sys
 from collections.abc import Iterator
 from types import CodeType, FrameType
 from typing import Any
@@ -16,7 +15,7 @@ import torch
 
 from parity.base.dispatch import EachOperation
 from parity.capture.terms.call import Call
-from parity.case.users_code import is_users_file
+from parity.case.users_code import users_frame
 from parity.coverage.questions import OF_NUMBERS, OUTCOMES, Coverage, Kind, Question
 
 _COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
@@ -46,7 +45,7 @@ class Bounds(EachOperation):
 
     def _answer(self, operation: str, answers: tuple[str, ...], *elements: torch.Tensor) -> None:
         """Add a question on an operation; an answer is seen where one of its `elements` is true."""
-        frame = _users_frame()
+        frame = users_frame()
         if frame is None:
             return
         code, line = frame.f_code, frame.f_lineno
@@ -82,14 +81,6 @@ def _bounds(name: str, func: Any, args: tuple, kwargs: dict) -> Iterator[tuple[t
         for bound in ("min", "max", "min_val", "max_val", "threshold"):
             if call.get(bound) is not None:
                 yield args[0], call[bound], f"{name}({bound})"
-
-
-def _users_frame() -> FrameType | None:
-    """The innermost call in the user's code, which runs the operation."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not is_users_file(frame.f_code.co_filename):
-        frame = frame.f_back
-    return frame
 
 
 def _name_of(frame: FrameType) -> str:

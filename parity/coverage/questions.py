@@ -2,8 +2,8 @@
 
 A line has one answer: it runs. A comparison has two outcomes. A threshold is approached from each side. A
 bound of the reference, which the port may have left out, has values on both sides or both outcomes. An axis
-has sizes 1, 2 and more. A tensor of weights has elements other than 0 and other than 1, and a graph of the port reads it. An option has its
-choices. A run gives some of these answers.
+has sizes 1, 2 and more. A tensor of weights has elements other than 0 and other than 1, and a graph of the
+port reads it. An option has its choices. A run gives some of these answers.
 """
 
 from __future__ import annotations

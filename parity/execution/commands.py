@@ -132,11 +132,9 @@ class Commands(TimingCommands):
             taps = part.into(capture.tensors, self._capture(calls)) if calls else capture.tensors
             destination = replace(capture, tensors=taps)
             if clean is not None:
-                taps = unless_leaking(taps, self._capture(clean).tensors, self._model, part)
-                destination = Capture(tensors=taps)
-            # Arguments are compared without garbage.
-            whole = part.rows is None and clean is None
-            self._able(TapsModules).run_tapped(part.arrays, destination, whole)
+                taps = unless_leaking(capture, taps, self._capture(clean).tensors, self._model, part)
+                destination = replace(capture, tensors=taps)
+            self._able(TapsModules).run_tapped(part.arrays, destination, whole=part.rows is None)
         save_capture(capture, stem)
 
     def run_row_trials(

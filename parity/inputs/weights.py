@@ -91,8 +91,8 @@ def initial_weights(
 
     Normal, with the scale of each parameter's role and shape (`parity.inputs.weight_scales`). The row of a
     padding id is drawn like any other: masks have to remove it. Buffers keep their values, but for statistics
-    of norms and those of `initial_buffer`. Each tensor has its own stream of random numbers, from `seed` and its name. A new parameter
-    therefore changes no other.
+    of norms and those of `initial_buffer`. Each tensor has its own stream of random numbers, from `seed` and
+    its name. A new parameter therefore changes no other.
 
     Args:
         model: A model on any device.

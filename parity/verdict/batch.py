@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -118,7 +119,9 @@ def judge_batch(
     if evidence is None:
         return {name: _without_verdict(runner, blocked, batch) for name, runner in judged.items()}
     evidence.replays, evidence.threads = replays_of(case, folder), threads
-    evidence.appending = _optional(folder.runner(REFERENCE).appending)
+    reference = folder.runner(REFERENCE)
+    evidence.appending = _optional(reference.appending)
+    evidence.poisoned = partial(_optional, reference.poisoned)
     comparisons = zip(results.values(), compare_runners(evidence, list(results.values())), strict=True)
     expected_rows = () if case.states_rows else record.runners[REFERENCE].row_trials or ()
     judgements = {}
@@ -280,17 +283,19 @@ def _results(case: Case, folder: RunnerFolder, name: str, record: RunnerRecord) 
     tapped = received.tensors
     # The tapped run of the reference is its isolated run: its modules run on the recorded inputs.
     isolated = tapped if name == REFERENCE else _optional(folder.isolated).tensors
+    poisoned = _optional(folder.poisoned)
     return Results(
         untapped=untapped,
         tapped=tapped,
         isolated=isolated,
         isolated_problems=record.problems,
-        poisoned=_optional(folder.poisoned).tensors,
+        poisoned=poisoned.tensors,
         incremental=_optional(folder.incremental).tensors,
         appends=record.appends,
         appends_alone=name not in FORMS,
         fused=computed_inside(case, name),
         received=Capture() if name == REFERENCE else received,
+        received_poisoned=Capture() if name == REFERENCE else poisoned,
         appending=Capture() if name == REFERENCE else _optional(folder.appending),
     )
 
@@ -321,7 +326,10 @@ def _judge_runner(
         reason=record.reason,
         verdict="PASS" if diagnosis.kind == "none" else "FAIL",
         diagnosis=replace(
-            diagnosis, explanation=explanation, batch=batch, source=_source(diagnosis, record.sources)
+            diagnosis,
+            explanation=explanation,
+            batch=batch,
+            source=_calling_line(diagnosis, results) or _source(diagnosis, record.sources),
         ),
         taps=tuple(
             replace(tap, notes=(*notes(evidence, results, comparison, tap), *beyond.get(tap.tap, ())))
@@ -333,6 +341,16 @@ def _judge_runner(
         rows=rows,
     )
     return with_error_maps(judgement, evidence, results)
+
+
+def _calling_line(diagnosis: Diagnosis, results: Results) -> str:
+    """The line of the port's code that passes the argument of a diagnosis; empty for others."""
+    if not diagnosis.argument:
+        return ""
+    argument = TapName.parse(diagnosis.argument)
+    run = results.appending if argument.appends else results.received
+    received = run.arguments.get(str(argument.module_call))
+    return received.source if received is not None else ""
 
 
 def _source(diagnosis: Diagnosis, sources: Mapping[str, str]) -> str:

@@ -76,22 +76,27 @@ Rename = Callable[[str], str]
 
 def renamed(results: Results, tap: Rename, call: Rename) -> Results:
     """The results of the tapped runs with other names of taps and calls."""
-    received = results.received
     return replace(
         results,
         tapped=Renamed(results.tapped, tap),
         poisoned=Renamed(results.poisoned, tap),
         regrouped={tap(name): shape for name, shape in results.regrouped.items()},
         other_axes={tap(name): shape for name, shape in results.other_axes.items()},
-        received=replace(
-            received,
-            tensors=dict(Renamed(received.tensors, tap)),
-            call_inputs=dict(Renamed(received.call_inputs, tap)),
-            arguments={
-                call(name): replace(own, arguments=tuple(_renamed_arguments(own, tap)))
-                for name, own in received.arguments.items()
-            },
-        ),
+        received=_renamed_run(results.received, tap, call),
+        received_poisoned=_renamed_run(results.received_poisoned, tap, call),
+    )
+
+
+def _renamed_run(received: Capture, tap: Rename, call: Rename) -> Capture:
+    return replace(
+        received,
+        tensors=dict(Renamed(received.tensors, tap)),
+        call_inputs=dict(Renamed(received.call_inputs, tap)),
+        arguments={
+            call(name): replace(own, arguments=tuple(_renamed_arguments(own, tap)))
+            for name, own in received.arguments.items()
+        },
+        padded=set(map(tap, received.padded)),
     )
 
 

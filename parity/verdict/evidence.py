@@ -85,6 +85,7 @@ class Evidence:
     ties_isolated: Mapping[str, int] = field(default_factory=dict)
     threads: int = 1
     appending: Capture = field(default_factory=Capture)
+    poisoned: Callable[[], Capture] = Capture
 
     def __post_init__(self) -> None:
         self.kinds = {name: call for call in self.reference.calls for name in call.outputs}
@@ -314,6 +315,7 @@ class Results:
         appends_alone: Whether modules that append run alone, too. Those of a form have other arguments.
         fused: Classes of the reference that the runner computes inside another module, with the reason.
         received: The tapped run, for the arguments of its calls; without arguments, none are compared.
+        received_poisoned: Likewise, of the run with garbage in the padding.
         regrouped: Shapes of the reference by tap, of results whose axes the port merges or splits.
         other_axes: Likewise, of results whose axes the port has in another order.
         scaled: Factors of the port's results that the module around the call undoes, by tap.
@@ -334,6 +336,7 @@ class Results:
     appends_alone: bool = True
     fused: Mapping[str, str] = field(default_factory=dict)
     received: Capture = field(default_factory=Capture)
+    received_poisoned: Capture = field(default_factory=Capture)
     regrouped: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     other_axes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     scaled: Mapping[str, float] = field(default_factory=dict)

@@ -13,9 +13,10 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from parity.capture.arguments import Received
+from parity.capture.arguments import Argument, Received
+from parity.capture.captures import Capture
 from parity.capture.names import TapName
-from parity.inputs.masks import bits
+from parity.inputs.masks import bits, same_where_valid
 from parity.verdict.arguments import judge_arguments
 from parity.verdict.bound import half_of_digits
 from parity.verdict.diagnosis import argument_of
@@ -47,6 +48,71 @@ def first_padding_leak(evidence: Evidence, results: Results) -> str:
             if valid is not None or name.is_output_of(evidence.entry):
                 return first
     return ""
+
+
+def in_front_of_leak(evidence: Evidence, results: Results, leak: str, diagnosis: Diagnosis) -> Diagnosis:
+    """The diagnosis of padding that leaks, at the place where the port keeps garbage.
+
+    A module may read the padding by design, where the reference clears it in front of the module.
+
+    Args:
+        evidence: The basis of the verdicts.
+        results: The port's results.
+        leak: The tap of `first_padding_leak`.
+        diagnosis: The diagnosis so far. Another one than that of the leak stays.
+    """
+    if not leak or (diagnosis.kind, diagnosis.tap) != ("check", leak):
+        return diagnosis
+    leaking, poisoned = TapName.parse(leak).module_call, evidence.poisoned()
+    sides = ((evidence.reference, poisoned), (results.received, results.received_poisoned))
+    for call, received in results.received_poisoned.arguments.items():
+        name = TapName.parse(call)
+        if not (name == leaking or f"{leaking.path}.".startswith(f"{name.path}.")):
+            continue
+        for argument in received.arguments:
+            reference, port = (_changes(*side, call, argument.name) for side in sides)
+            if port and reference is False:
+                return _kept(evidence, call, received, argument, leak)
+    return diagnosis
+
+
+def _kept(evidence: Evidence, call: str, received: Received, argument: Argument, leak: str) -> Diagnosis:
+    """The diagnosis of an argument that keeps garbage in its padding."""
+    text = (
+        f"padding leaks: garbage in padded positions reaches {argument.name} of {call}, where the reference "
+        f"has none, and changes valid bits at {leak}"
+    )
+    theirs = _argument(evidence.reference, call, argument.name)
+    is_result = argument.origin in evidence.reference.tensors
+    if is_result and theirs is not None and theirs.origin == argument.origin:
+        return Diagnosis("check", argument.origin, f"{text}; it is the result of {argument.origin}")
+    taps = (tap for tap in evidence.reference.tensors if str(TapName.parse(tap).module_call) == call)
+    return Diagnosis(
+        "between",
+        next(taps, leak),
+        f"{text}; the code of {received.parent or evidence.entry} makes the argument",
+        code=received.parent,
+        argument=str(replace(TapName.parse(call), argument=argument.name)),
+    )
+
+
+def _changes(clean: Capture, poisoned: Capture, call: str, name: str) -> bool | None:
+    """Whether an argument of a call changes with the content of the padding; None where a run lacks it."""
+    tensors = []
+    for run in (clean, poisoned):
+        own = _argument(run, call, name)
+        if own is None:
+            return None
+        if own.tensor in run.padded:
+            return True
+        tensors.append(run.argument(own))
+    return not same_where_valid(*tensors, None)
+
+
+def _argument(run: Capture, call: str, name: str) -> Argument | None:
+    """A tensor that a call receives; None if it receives none of this name."""
+    arguments = run.arguments[call].arguments if call in run.arguments else ()
+    return next((own for own in arguments if own.name == name and own.tensor), None)
 
 
 def through_padding(

@@ -174,8 +174,8 @@ def test_poisoned_taps_replace_clean_ones_only_where_valid_elements_differ(rows)
     if rows is not None:
         for tensor in clean.values():
             tensor[2:] = 7.0
-    stored = {}
-    into = unless_leaking(stored, clean, case, part)
+    stored, capture = {}, Capture()
+    into = unless_leaking(capture, stored, clean, case, part)
     poisoned = {name: torch.zeros(2, 3) for name in clean}
     poisoned["padding"][0, 2] = poisoned["padding"][1, 1] = 9.0
     poisoned["leak"][1, 0] = -0.0
@@ -184,6 +184,7 @@ def test_poisoned_taps_replace_clean_ones_only_where_valid_elements_differ(rows)
         into[name] = tensor
     into["extra"] = poisoned["leak"]
     assert list(stored) == ["padding", "leak", "type", "free", "extra"]
+    assert capture.padded == {"padding"}
     assert torch.equal(stored["padding"], torch.zeros(2, 3))
     for name in ("leak", "type"):
         assert stored[name] is poisoned[name]

@@ -52,7 +52,8 @@ def test_a_poisoned_tap_is_kept_only_where_a_valid_element_has_changed(tmp_path)
     (width, valid) = next(iter(case.valid_rows(inputs.arrays).items()))
     row = int(np.argmin(valid.sum(axis=1)))
     clean = {name: torch.zeros(len(valid), width, 2) for name in ("padding", "leak", "type")}
-    stored = unless_leaking({}, clean, case, part)
+    capture = Capture()
+    stored = unless_leaking(capture, {}, clean, case, part)
     changed = {name: tensor.clone() for name, tensor in clean.items()}
     changed["padding"][row, -1] = float("nan")
     changed["leak"][row, 0] = -0.0
@@ -62,6 +63,7 @@ def test_a_poisoned_tap_is_kept_only_where_a_valid_element_has_changed(tmp_path)
     for name in ("leak", "type"):
         assert stored[name] is changed[name]
     assert "extra" in stored
+    assert capture.padded == {"padding"}
 
 
 def test_a_large_tensor_is_on_the_disk_at_once_and_there_once(tmp_path):

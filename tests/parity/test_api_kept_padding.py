@@ -1,0 +1,114 @@
+"""Garbage in the padding is told at the code that keeps it, not at the module that reads it by design."""
+
+import inspect
+
+import numpy as np
+import nvtripy as tp
+import pytest
+import torch
+
+import parity
+
+WIDTH, LENGTH = 6, 5
+LENGTHS = np.array([5, 3, 1, 4])
+BATCH = {
+    "x": np.random.default_rng(1).standard_normal((len(LENGTHS), LENGTH, WIDTH)).astype(np.float32),
+    "valid": np.arange(LENGTH) < LENGTHS[:, None],
+}
+
+
+class Total(torch.nn.Module):
+    """Adds the sum over all positions, the padding included."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        return self.layer(x) + x.sum(1, keepdim=True)
+
+
+class Clear(torch.nn.Module):
+    def forward(self, x, valid):
+        return torch.where(valid.unsqueeze(-1), x, 0.0)
+
+
+class Model(torch.nn.Module):
+    """Clears the padding by itself, or by a module."""
+
+    def __init__(self, by_module):
+        super().__init__()
+        self.total = Total()
+        self.clear = Clear() if by_module else None
+
+    def forward(self, x, valid):
+        cleared = torch.where(valid.unsqueeze(-1), x, 0.0) if self.clear is None else self.clear(x, valid)
+        return self.total(cleared)
+
+
+class TotalPort(tp.Module):
+    def __init__(self, dtype):
+        super().__init__()
+        self.layer = tp.Linear(WIDTH, WIDTH, dtype=dtype)
+
+    def forward(self, x):
+        return self.layer(x) + tp.sum(x, dim=1, keepdim=True)
+
+
+class ClearPort(tp.Module):
+    def __init__(self, clears):
+        super().__init__()
+        self._clears = clears
+
+    def forward(self, x, valid):
+        # The clean padding is 0, so that only garbage in it tells the two apart.
+        return tp.where(tp.unsqueeze(valid, -1), x, 0.0) if self._clears else x * 1.0
+
+
+class Port(tp.Module):
+    def __init__(self, dtype, by_module, clears):
+        super().__init__()
+        self.total = TotalPort(dtype)
+        self.clear = ClearPort(clears) if by_module else None
+        self._clears = clears
+
+    def forward(self, x, valid):
+        if self.clear is not None:
+            x = self.clear(x, valid)
+        elif self._clears:
+            x = tp.where(tp.unsqueeze(valid, -1), x, 0.0)
+        return self.total(x)
+
+
+def _compared(by_module, clears):
+    batch = BATCH | {"x": np.where(BATCH["valid"][..., None], BATCH["x"], 0.0).astype(np.float32)}
+    return parity.compare(
+        Model(by_module),
+        lambda dtype: Port(dtype, by_module, clears),
+        batch,
+        ("fp32",),
+        mask="valid",
+        poison=("x",),
+    )
+
+
+@pytest.mark.parametrize("by_module", [False, True])
+def test_a_port_that_clears_the_padding_passes(by_module):
+    _compared(by_module, clears=True).raise_if_failed()
+
+
+def test_the_caller_that_keeps_garbage_is_named_with_its_line():
+    result = _compared(False, clears=False)
+    told = str(result)
+    assert "garbage in padded positions reaches x of total, where the reference has none" in told
+    assert "changes valid bits at total; the code of forward makes the argument" in told
+    source = result.report.cases[0].precisions[0].runners[1].diagnosis.source
+    lines, first = inspect.getsourcelines(Port.forward)
+    assert source.endswith(f"test_api_kept_padding.py:{first + len(lines) - 1}")
+
+
+def test_the_module_that_keeps_garbage_is_named():
+    told = str(_compared(True, clears=False))
+    assert "reaches x of total, where the reference has none" in told
+    assert "changes valid bits at total; it is the result of clear" in told
+    assert "FAIL at clear" in told
