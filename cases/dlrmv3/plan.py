@@ -1,7 +1,7 @@
 """Batches of requests beside the typical one: other widths, sizes and values.
 
 Together they reach histories of nothing, of one and of all rows, one candidate and all, both sides of the
-time buckets' edges, equal times, events after the query, and moments before 1970 and beyond 32 bits.
+time buckets' edges, equal times, candidates at other moments, events after the query, and moments before 1970 and beyond 32 bits.
 
 Legend: B users, H rows of a padded history.
 """
@@ -77,6 +77,7 @@ def _shapes_and_values(draw: Drawing, typical: int) -> Iterator[PlannedBatch]:
         draw.batch(
             Requests((1, 0, _above_a_least_length(model)), (1, t, t), queries, h),
             rng.integers(-5000, 61, (3, h)),
+            rng.integers(-5000, 61, (3, t)),
         ),
     )
     queries = tuple(np.resize((-500_000_001, 3_000_000_000, 5_000_000_000, 61, -1), typical).tolist())
@@ -87,7 +88,9 @@ def _shapes_and_values(draw: Drawing, typical: int) -> Iterator[PlannedBatch]:
     yield PlannedBatch(
         "decades",
         "queries before 1970 and beyond 32 bits, at other hours and days; ages of decades",
-        draw.batch(Requests(*lengths, queries, h), _decade_ages(rng, (typical, h))),
+        draw.batch(
+            Requests(*lengths, queries, h), _decade_ages(rng, (typical, h)), _decade_ages(rng, (typical, t))
+        ),
     )
 
 

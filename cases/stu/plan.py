@@ -1,7 +1,7 @@
 """Batches of requests beside the typical one: other widths, sizes and values.
 
 Together they reach histories of nothing, of one and of all rows, no targets and all, both sides of the time
-buckets' edges, events after the query, and moments before 1970 and beyond 32 bits.
+buckets' edges, targets at other moments, events after the query, and moments before 1970 and beyond 32 bits.
 
 Legend: B users, N rows of a padded sequence, C contextual rows, T targets at most.
 """
@@ -121,18 +121,16 @@ class _Drawing:
         model, rng = self._model, self._rng
         c, width = model.contextual_seq_len, width or model.padded_length
         targets_B = np.array(requests.targets, dtype=np.int64)
-        end_B = c + np.array(requests.history, dtype=np.int64)
-        lengths_B = end_B + targets_B
+        lengths_B = c + np.array(requests.history, dtype=np.int64) + targets_B
         shape = (targets_B.size, width)
         row_N = np.arange(width)
         valid_BN = row_N < lengths_B[:, None]
         ids_BN = rng.integers(1, model.num_items + 1, shape)
         ids_BN[:, c], ids_BN[:, c + 1 : c + 2] = model.num_items, 1
         query_B1 = np.array(requests.queries, dtype=np.int64)[:, None]
-        is_history_BN = (row_N >= c) & (row_N < end_B[:, None])
-        # Without targets the latest event is the query.
-        is_history_BN[np.arange(targets_B.size), lengths_B - 1] = False
-        seconds_BN = np.where(is_history_BN, query_B1 - ages(shape), query_B1)
+        # The last row is the query. Targets in front of it have moments of their own.
+        is_earlier_BN = (row_N >= c) & (row_N < lengths_B[:, None] - 1)
+        seconds_BN = np.where(is_earlier_BN, query_B1 - ages(shape), query_B1)
         arrays = {
             "seq_lengths": lengths_B,
             "seq_ids": np.where(valid_BN, ids_BN, 0),

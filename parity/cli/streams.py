@@ -78,7 +78,10 @@ def small_streams(reference: CaseReference, precision: str) -> tuple[StreamRepor
     from parity.studies.streaming.command import FEW_STEPS, judge_streams
 
     case = load_case(reference)
-    verdicts = judge_streams(case, (precision,), None, FEW_STEPS, None, case.seed)
+    # One precision has a cache of the model's width, where a bias reaches its farthest position. A mistake
+    # that only a capacity shows is one of positions, and shows in any precision.
+    capacity = case.streams().width if precision == "fp16" else None
+    verdicts = judge_streams(case, (precision,), None, FEW_STEPS, capacity, case.seed)
     return tuple(verdict.report() for verdict in verdicts)
 
 

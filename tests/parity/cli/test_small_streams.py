@@ -75,15 +75,17 @@ def judged(monkeypatch):
     return calls
 
 
-def test_both_sides_of_a_case_with_streams_are_reported(judged):
+@pytest.mark.parametrize(("precision", "is_wide"), [("fp32", False), ("fp16", True), ("bf16", False)])
+def test_both_sides_of_a_case_with_streams_are_reported(judged, precision, is_wide):
+    """One precision has a cache as wide as the model."""
     case = load_case("hstu_tiny")
     process = Process()
-    good, bad = small_streams(case, "fp16", process)
-    assert (process.names, process.precision) == (["tripy"], PRECISIONS["fp16"])
+    good, bad = small_streams(case, precision, process)
+    assert (process.names, process.precision) == (["tripy"], PRECISIONS[precision])
     assert process.threads == (Scheduler().threads_shared,)
     ((judged_case, *arguments),) = judged
     assert judged_case.name == case.name
-    assert arguments == [("fp16",), None, 6, None, case.seed]
+    assert arguments == [(precision,), None, 6, case.model.sequence_width if is_wide else None, case.seed]
     numbers = {"precision": "fp32", "items": 51, "cache_margin": 0.1, "output_margin": 0.2}
     assert good == StreamReport(side="PyTorch", steps=7, **numbers)
     reason = WRONG.verdicts["k"].reason
