@@ -1,13 +1,13 @@
 """Traces without the work that only nvtripy's error messages need, and without repeated look-ups.
 
 nvtripy keeps the whole Python stack of every operation that it records, for the user's line in its error
-messages. Stacks take nine tenths of the time of a trace. After an error, a second trace with stacks gives its
-message. For every operation nvtripy also searches the same requirements, compares the same types with the
-same signature, and derives the same types of arguments. The functions that derive them refer to themselves,
-so that only a collection of garbage frees the arguments. It parses the source
-of every converted argument, and opens two files for the messages of every compilation. For the type of each
-tensor it makes all types. Most constants of a trace are the same few integers of shapes, and each one gets
-memory of its own.
+messages. Stacks take nine tenths of the time of a trace, most of it for columns of lines. After an error, a
+second trace with stacks, which searches the columns of a line once, gives its message. For every operation
+nvtripy also searches the same requirements, compares the same types with the same signature, and derives the
+same types of arguments. The functions that derive them refer to themselves, so that only a collection of
+garbage frees the arguments. It parses the source of every converted argument, and opens two files for the
+messages of every compilation. For the type of each tensor it makes all types. Most constants of a trace are
+the same few integers of shapes, and each one gets memory of its own.
 
 The replaced functions are internal to nvtripy 0.1.6 and 0.1.7. Importing this module raises `AttributeError`
 or `ImportError` where they do not exist.
@@ -21,6 +21,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import CodeType, FrameType
 from typing import Any, BinaryIO, TypeVar
 
 import nvtripy as tp
@@ -34,7 +35,7 @@ from nvtripy.frontend.module import parameter
 from nvtripy.trace import trace
 from nvtripy.trace.ops.base import TraceOp
 from nvtripy.trace.ops.constant import Constant
-from nvtripy.utils import stack_info
+from nvtripy.utils import function_registry, stack_info
 from nvtripy.utils.function_registry import FuncOverload
 
 from parity.base.process import no_collections
@@ -55,12 +56,17 @@ _derived: dict[Any, tuple[Constraints, Mapping[str, Any]]] = {}
 _integers: dict[Any, Any] = {}
 
 
-@contextlib.contextmanager
-def lean_traces() -> Iterator[None]:
+def lean_traces() -> contextlib.AbstractContextManager[None]:
     """Inside, nvtripy records every operation as a call from the same line. Graphs do not change."""
-    replaced = [(owner, name, getattr(owner, name)) for owner, name, _ in _LEAN]
-    for owner, name, lean in _LEAN:
-        setattr(owner, name, lean)
+    return _in_place(_LEAN)
+
+
+@contextlib.contextmanager
+def _in_place(others: list[tuple[Any, str, Callable]]) -> Iterator[None]:
+    """Inside, functions of nvtripy are replaced, each by its owner and name."""
+    replaced = [(owner, name, getattr(owner, name)) for owner, name, _ in others]
+    for owner, name, other in others:
+        setattr(owner, name, other)
     try:
         yield
     finally:
@@ -80,7 +86,8 @@ def leanly(function: Callable[[], Result]) -> Result:
     except (MemoryError, NoForm):
         raise
     except Exception:  # noqa: BLE001, the second run raises it again
-        return function()
+        with _in_place(_WITH_STACKS):
+            return function()
 
 
 def _nothing(*arguments: Any, **keywords: Any) -> None:
@@ -95,6 +102,42 @@ def _no_text(*arguments: Any, **keywords: Any) -> str:
 def _one_frame(include_code_index: int | None = None) -> stack_info.StackInfo:
     # The index is the first frame that a message shows; there are no frames to leave out.
     return _STACK
+
+
+def _stack_by_lines(include_code_index: int | None = None) -> stack_info.StackInfo:
+    """`get_stack_info`, which searches the columns of a line once."""
+    found = stack_info.StackInfo([], include_code_index)
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and len(found) < _DEEPEST:
+        code, module = frame.f_code, frame.f_globals.get("__name__")
+        is_dispatch = (module, code.co_name) == (function_registry.__name__, "wrapper")
+        found.append(
+            stack_info.SourceInfo(
+                module=module,
+                file=code.co_filename,
+                line=frame.f_lineno,
+                function=code.co_name,
+                code=None,
+                _dispatch_target=frame.f_locals["key"] if is_dispatch else "",
+                column_range=_columns(code, frame.f_lineno),
+            )
+        )
+        frame = frame.f_back
+    return found
+
+
+@functools.lru_cache(maxsize=4096)
+def _columns(code: CodeType, line: int) -> tuple[int, int] | None:
+    """The columns of a line that runs; None if they are not the same for all of its operations."""
+    if sys.version_info < (3, 11):
+        return None
+    positions = (position for position in code.co_positions() if position[0] == line)
+    ranges = {(start, end) for *_, start, end in positions if start is not None and end is not None}
+    return ranges.pop() if len(ranges) == 1 else None
+
+
+_DEEPEST = 100
+"""Largest number of frames in a stack of nvtripy's."""
 
 
 @contextlib.contextmanager
@@ -249,14 +292,7 @@ def _is_container(kind: type) -> bool:
     return issubclass(kind, (Sequence, Mapping)) and not issubclass(kind, (str, bytes))
 
 
-_LEAN: list[tuple[Any, str, Callable]] = [
-    (stack_info, "get_stack_info", _one_frame),
-    (parameter, "get_stack_info", _one_frame),
-    (trace, "str_from_stack_info", _no_text),
-    (TraceOp, "__str__", _no_text),
-    (wrappers, "_add_column_info", _nothing),
-    (trace, "redirect_stderr", _into_one_file),
-    (compiler, "redirect_stderr", _into_one_file),
+_FASTER: list[tuple[Any, str, Callable]] = [
     (Constraints, "find", _find_once),
     (FuncOverload, "matches_arg_types", _match_once),
     (wrappers, "_find_known_datatypes", _derive_once),
@@ -265,3 +301,20 @@ _LEAN: list[tuple[Any, str, Callable]] = [
     (Constant, "__init__", _constant_in_shared_memory),
 ]
 """Functions of nvtripy by their owner and name, and their lean forms."""
+_LEAN = [
+    *_FASTER,
+    (stack_info, "get_stack_info", _one_frame),
+    (parameter, "get_stack_info", _one_frame),
+    (trace, "str_from_stack_info", _no_text),
+    (TraceOp, "__str__", _no_text),
+    (wrappers, "_add_column_info", _nothing),
+    (trace, "redirect_stderr", _into_one_file),
+    (compiler, "redirect_stderr", _into_one_file),
+]
+"""Likewise, with forms that leave messages out."""
+_WITH_STACKS = [
+    *_FASTER,
+    (stack_info, "get_stack_info", _stack_by_lines),
+    (parameter, "get_stack_info", _stack_by_lines),
+]
+"""Likewise, for a trace after an error, whose messages show the user's line."""

@@ -7,11 +7,13 @@ import pytest
 import torch
 from nvtripy.backend.mlir import utils as mlir_utils
 from nvtripy.common.datatype import DATA_TYPES
+from nvtripy.utils import stack_info
 
 import parity
 from parity.runners.tripy.lean_traces import (
     MOST_SHARED,
     _dtype,
+    _stack_by_lines,
     _types,
     _UnknownMembers,
     lean_traces,
@@ -125,3 +127,12 @@ def test_the_same_integers_share_memory_inside_a_trace_alone():
             assert tp.Tensor(other).tolist() == other
     assert memory([3, 4]) is not first
     assert memory([3, 4]) is not memory([3, 4])
+
+
+def test_the_stacks_after_an_error_are_those_of_nvtripy():
+    def inner():
+        return [function() for function in (stack_info.get_stack_info, _stack_by_lines)]
+
+    theirs, ours = inner()
+    assert len(ours) == len(theirs) > 2
+    assert [vars(frame) for frame in ours] == [vars(frame) for frame in theirs]
