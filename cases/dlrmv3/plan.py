@@ -1,7 +1,8 @@
 """Batches of requests beside the typical one: other widths, sizes and values.
 
 Together they reach histories of nothing, of one and of all rows, one candidate and all, both sides of the
-time buckets' edges, equal times, candidates at other moments, events after the query, and moments before 1970 and beyond 32 bits.
+time buckets' edges, equal times, candidates at other moments, events after the query, and moments before 1970
+and beyond 32 bits.
 
 Legend: B users, H rows of a padded history.
 """
