@@ -17,6 +17,7 @@ from parity.base.errors import UserError, check_names, from_here, require_once
 from parity.base.precision import PRECISIONS
 from parity.case import Case, ModelPair
 from parity.case.pair import OPTIONS
+from parity.case.pairing import UNKNOWN
 from parity.case.patterns import pattern_of
 from parity.execution.folder import RunFolder
 from parity.execution.record import ORACLE, REFERENCE, Status
@@ -291,7 +292,7 @@ def _lines(groups: Mapping[tuple[str, str], Mapping[str, None]]) -> list[str]:
 def _named(paths: Sequence[str], kind: str) -> str:
     """Modules of one class; paths that differ in numbers alone are one pattern."""
     # The reference has no class for a module that the port alone has.
-    is_extra = kind == "unknown"
+    is_extra = kind == UNKNOWN
     if len(paths) == 1:
         return f"{paths[0]} ({'in the port alone' if is_extra else kind})"
     alike: dict[str, list[str]] = {}

@@ -331,7 +331,9 @@ def _item_of(module: ModuleReport) -> str:
 
 def _is_item(runner: RunnerReport, path: str) -> bool:
     """Whether a path of a runner's report has an item of its own."""
-    return any(_item_of(module) == path for module in runner.modules if module.kind != "unknown")
+    from parity.case.pairing import UNKNOWN
+
+    return any(_item_of(module) == path for module in runner.modules if module.kind != UNKNOWN)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

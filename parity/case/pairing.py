@@ -17,6 +17,8 @@ RETURNS_INPUT = "returns its input in evaluation"
 """The reason why a port has no inert module."""
 SEQUENCE = "Sequential"
 """Class of PyTorch that only calls its modules in order, as a port may do by itself."""
+UNKNOWN = "unknown"
+"""Stands for the class of a module that the port alone has."""
 ABSENT = (
     "name it in `functional` if a function of the port computes it, "
     "or set `one_sided = True` if the sides are divided into other modules"
@@ -170,7 +172,7 @@ class Pairing:
 
         Args:
             path: Its path in the reference.
-            kind: Its class; "unknown" for a module of the port alone.
+            kind: Its class, or `UNKNOWN`.
         """
         if kind in INERT or matches_any(self.inert, kind) or matches_any(self.inert, path):
             return RETURNS_INPUT
@@ -180,7 +182,7 @@ class Pairing:
             return "it only calls its modules, and those that the port has are judged"
         if not self.one_sided:
             return ""
-        if kind == "unknown":
+        if kind == UNKNOWN:
             return "PyTorch calls no module of this path"
         return "the port has no module of this path"
 

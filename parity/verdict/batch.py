@@ -18,6 +18,7 @@ from parity.capture.names import Phase, TapName
 from parity.capture.store import is_saved, open_capture, open_recorded
 from parity.case import Case
 from parity.case.contract import elements_at_boundary
+from parity.case.pairing import UNKNOWN
 from parity.case.plan import TYPICAL
 from parity.execution.folder import CaseFolder, PrecisionFolder, RunnerFolder
 from parity.execution.record import (
@@ -215,7 +216,7 @@ def _absence(case: Case) -> Callable[[str, str], str]:
 
     def reason(path: str, kind: str) -> str:
         stated = case.absence(path, kind)
-        if stated or kind != "unknown":
+        if stated or kind != UNKNOWN:
             return stated
         is_module = path in dict(case.build_reference().named_modules())
         return "PyTorch never calls this module" if is_module else ""

@@ -16,7 +16,7 @@ import torch
 
 from parity.capture.captures import ModuleCall
 from parity.capture.names import TapName
-from parity.case.pairing import RETURNS_INPUT
+from parity.case.pairing import RETURNS_INPUT, UNKNOWN
 from parity.verdict.appends import in_appends
 from parity.verdict.arguments import judge_arguments, other_form, same_arguments
 from parity.verdict.bound import bound_for
@@ -276,7 +276,7 @@ def _judge_tap(
     call = evidence.kinds.get(tap)
     is_output = TapName.parse(tap).is_output_of(evidence.entry)
     path = call.path if call else tap
-    kind = call.kind if call else (MODEL_OUTPUT if is_output else "unknown")
+    kind = call.kind if call else (MODEL_OUTPUT if is_output else UNKNOWN)
     if spare := spare_result(evidence, results, tap, kind) if results.taps_modules else "":
         return TapJudgement(tap, TapName.parse(tap).path, kind, None, None, spare)
     if tap not in evidence.reference.tensors:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from parity.capture.names import Phase, TapName
+from parity.case.pairing import UNKNOWN
 from parity.verdict.bound import half_of_digits
 from parity.verdict.elements import EQUAL_VALUES, NO_VERDICT, RAISES
 from parity.verdict.judgement import (
@@ -58,7 +59,7 @@ def diagnose(
         if verdict is not None and np.isnan(verdict.port.l2) and not verdict.passed:
             # Only a call before every failure is among the calls. An extra tap has no place before them.
             wrong = next(((call, call.wrong) for call in calls or () if call.wrong), None)
-            if wrong is not None and tap.kind not in ("unknown", MODEL_OUTPUT):
+            if wrong is not None and tap.kind not in (UNKNOWN, MODEL_OUTPUT):
                 return _between(taps, *wrong, entry, shows=True)
             return Diagnosis("module", tap.tap, f"{tap.tap}: {verdict.reason}{_first_wrong(taps)}")
     failed = [tap for tap in taps if tap.accumulated is not None and not tap.accumulated.passed]
@@ -71,7 +72,7 @@ def diagnose(
         assert failed[0].accumulated is not None
         if calls is not None and failed[0].kind == MODEL_OUTPUT:
             return _after_the_modules(taps, failed[0], failed[0].accumulated, entry, tolerated)
-        return _failed_inside(failed[0], failed[0].accumulated, tolerated, calls or ())
+        return _failed_inside(taps, failed[0], failed[0].accumulated, tolerated, calls or ())
     if leak:
         text = f"padding leaks: garbage in padded positions changes valid bits at {leak}"
         return Diagnosis("check", leak, text)
@@ -161,7 +162,7 @@ def _between(
         unknown: Arguments that this code receives, and that are not compared, in words.
     """
     judged_alone = any(tap.isolated is not None for tap in taps)
-    right = "every module passes on its own" if judged_alone else "every module before it is right"
+    right = all_right_alone(taps) if judged_alone else "every module before it is right"
     effect = right if shows else "no result of this batch shows it"
     names = (tap.tap for tap in taps if str(TapName.parse(tap.tap).module_call) == call.call)
     code = f"the code of {call.parent or entry}"
@@ -199,7 +200,11 @@ def _after_the_modules(
 
 
 def _failed_inside(
-    tap: TapJudgement, verdict: Verdict, tolerated: Tolerated, calls: Sequence[CallJudgement]
+    taps: Sequence[TapJudgement],
+    tap: TapJudgement,
+    verdict: Verdict,
+    tolerated: Tolerated,
+    calls: Sequence[CallJudgement],
 ) -> Diagnosis:
     """The diagnosis of a tap that fails inside the model and passes alone, or cannot run alone."""
     call = str(TapName.parse(tap.tap).module_call)
@@ -216,10 +221,16 @@ def _failed_inside(
     return Diagnosis(
         "amplification",
         tap.tap,
-        f"every module passes on its own; the error that reaches {tap.path} exceeds its limit: {growth}"
+        f"{all_right_alone(taps)}; the error that reaches {tap.path} exceeds its limit: {growth}"
         f"{carried}{doubt if is_large else ''}{unknown}",
         factor,
     )
+
+
+def all_right_alone(taps: Sequence[TapJudgement]) -> str:
+    """Words for modules that all pass alone. Those of the port alone have no inputs to run on."""
+    has_own = any(tap.kind == UNKNOWN for tap in taps)
+    return f"every module {'of both sides ' if has_own else ''}passes on its own"
 
 
 def _first_wrong(taps: Sequence[TapJudgement]) -> str:

@@ -16,6 +16,7 @@ from parity.base.precision import PRECISIONS, Precision
 from parity.capture.captures import Capture, ModuleCall
 from parity.capture.names import TapName
 from parity.capture.store import Stored
+from parity.case.pairing import UNKNOWN
 from parity.inputs.masks import valid_elements
 from parity.runners.oracle.replays import Replays
 from parity.runners.oracle.rerun import Rerun
@@ -111,7 +112,7 @@ class Evidence:
 
     def allows_one_side(self, path: str) -> bool:
         """Whether one side alone may have the module at a path, or some of its calls."""
-        kind = next((call.kind for call in self.reference.calls if call.path == path), "unknown")
+        kind = next((call.kind for call in self.reference.calls if call.path == path), UNKNOWN)
         return bool(self.absence(path, kind))
 
     def rounding_samples(self, tap: str, isolated: bool) -> RoundingSamples | None:

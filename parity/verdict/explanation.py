@@ -12,6 +12,7 @@ import torch
 from parity.base.interruption import raisable
 from parity.capture.captures import argument_keys
 from parity.capture.names import TapName
+from parity.case.pairing import UNKNOWN
 from parity.execution.errors import error_text
 from parity.inputs.masks import bits
 from parity.runners.registry import REGISTRY
@@ -196,13 +197,13 @@ def _between_modules(evidence: Evidence, results: Results, comparison: Compariso
 
 def _fails_inside_alone(tap: TapJudgement) -> bool:
     """Whether a module does not run alone, and has a wrong result inside the model."""
-    has_calls = tap.kind not in ("unknown", MODEL_OUTPUT)
+    has_calls = tap.kind not in (UNKNOWN, MODEL_OUTPUT)
     return has_calls and tap.isolated is None and tap.accumulated is not None and not tap.accumulated.passed
 
 
 def _has_no_result(tap: TapJudgement | None) -> bool:
     """Whether a module of the reference has no result inside the port's model. It may run alone."""
-    if tap is None or tap.accumulated is None or tap.kind in ("unknown", MODEL_OUTPUT):
+    if tap is None or tap.accumulated is None or tap.kind in (UNKNOWN, MODEL_OUTPUT):
         return False
     return not tap.accumulated.passed and math.isnan(tap.accumulated.port.l2)
 

@@ -19,7 +19,7 @@ from parity.capture.names import TapName
 from parity.inputs.masks import bits, same_where_valid
 from parity.verdict.arguments import judge_arguments
 from parity.verdict.bound import half_of_digits
-from parity.verdict.diagnosis import argument_of
+from parity.verdict.diagnosis import all_right_alone, argument_of
 from parity.verdict.evidence import Evidence, Results
 from parity.verdict.judgement import Diagnosis, TapJudgement
 from parity.verdict.tolerance import Tolerated
@@ -149,8 +149,8 @@ def through_padding(
         wrong = call.wrong
         if wrong is not None and wrong.kind == "value" and wrong.failed is not None:
             text = (
-                f"{call.call} receives another {wrong.name} in its padding: {wrong.text}; every module "
-                f"passes on its own, and no other difference reaches {failing.path}; the code of "
+                f"{call.call} receives another {wrong.name} in its padding: {wrong.text}; "
+                f"{all_right_alone(taps)}, and no other difference reaches {failing.path}; the code of "
                 f"{call.parent or evidence.entry} makes the argument"
             )
             return Diagnosis(

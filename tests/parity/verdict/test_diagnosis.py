@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from parity.base.precision import PRECISIONS
+from parity.case.pairing import UNKNOWN
 from parity.verdict.bound import bound_for
 from parity.verdict.diagnosis import CLOSE, diagnose, with_own_leak
 from parity.verdict.elements import EQUAL_VALUES, NO_VERDICT
@@ -103,6 +104,13 @@ def test_an_error_that_grows_inside_the_model():
     assert diagnose([exact], {}, "") == Diagnosis(
         "amplification", "block", f"{text}its own error is zero", None
     )
+
+
+def test_modules_of_the_port_alone_are_none_that_pass_on_their_own():
+    own = tap("block.split", UNKNOWN, isolated=None, accumulated=None)
+    grown = tap("block", "Block", isolated=verdict(0.5), accumulated=FAIL)
+    text = diagnose([own, grown], {}, "").text
+    assert text.startswith("every module of both sides passes on its own; the error that reaches block")
 
 
 @pytest.mark.parametrize(("share", "doubts"), [(0.9, False), (1.1, True)])
