@@ -167,6 +167,11 @@ class Pairing:
         """The path in the reference of a module at a path in the port."""
         return renamed(self.names, path)
 
+    def port_path(self, path: str) -> str:
+        """The path in the port of a module at a path in the reference, as far as `names` tells it."""
+        inverse = {own: pattern for pattern, own in self.names.items() if stars(own) == stars(pattern)}
+        return renamed(inverse, path)
+
     def absence(self, path: str, kind: str) -> str:
         """The reason why only one side has a module; empty if that is a failure.
 

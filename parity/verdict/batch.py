@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -206,6 +206,7 @@ def evidence_of(
         absence=_absence(case),
         squeeze=case.squeeze,
         tolerated=case.tolerated,
+        port_path=case.port_path,
         causal=case.is_causal(),
         oracle_received=oracle,
     )
@@ -317,6 +318,8 @@ def _judge_runner(
     if tap is not None and not patterns and not (diagnosis.kind == "between" and tap.passed):
         patterns = explain_tap(evidence, results, tap, comparison.taps)
     explanation = with_cause(explain_between(evidence, results, comparison), patterns)
+    if tap is not None and diagnosis.kind == "module":
+        explanation = (*explanation, *_other_name(evidence, tap.path))
     rows = judge_rows(evidence, comparison.taps, record.row_trials or (), expected_rows)
     if diagnosis.kind == "none":
         diagnosis = row_diagnosis(rows)
@@ -342,6 +345,13 @@ def _judge_runner(
         rows=rows,
     )
     return with_error_maps(judgement, evidence, results)
+
+
+def _other_name(evidence: Evidence, path: str) -> Iterator[str]:
+    """The name of a module in the port, where it is another one: `names` may pair the wrong modules."""
+    own = evidence.port_path(path)
+    if own.rpartition(".")[2] != path.rpartition(".")[2]:
+        yield f"names pairs it with {own} of the port"
 
 
 def _calling_line(diagnosis: Diagnosis, results: Results) -> str:

@@ -46,6 +46,7 @@ class Evidence:
         absence: The reason why only one side has a module, from path and class; empty if that fails.
         squeeze: Whether leading axes of 1 do not count.
         tolerated: The largest relative error that the case allows, from tap and path; 0 for none.
+        port_path: The path in the port of a module at a path in the reference.
         causal: Whether no row of a sequence depends on a later one.
         oracle_received: Tapped run of the oracle, for the arguments of its calls.
         run_oracle: Runs a call of the oracle alone on other tensors, by the keys of its arguments; None where
@@ -58,6 +59,7 @@ class Evidence:
         threads: Large taps that are judged side by side.
         appending: Calls of the reference's incremental forward, for the arguments that they receive; empty
             unless outputs of the incremental forward fail.
+        poisoned: The reference's run with garbage in the padding; empty without one.
     """
 
     precision: Precision
@@ -76,6 +78,7 @@ class Evidence:
     whole_outputs: Collection[str] = ()
     squeeze: bool = False
     tolerated: Callable[[str, str], float] = lambda tap, path: 0.0
+    port_path: Callable[[str], str] = lambda path: path
     causal: bool = True
     oracle_received: Capture = field(default_factory=Capture)
     run_oracle: Callable[[ModuleCall, Mapping[str, torch.Tensor]], Mapping[str, torch.Tensor]] | None = None

@@ -382,3 +382,40 @@ def test_nan_in_the_inputs_blames_nobody():
     assert "cannot be judged: NaN or Inf" in str(result)
     assert "no verdict is possible: look for them in the inputs and weights" in str(result)
     assert "diverges" not in str(result)
+
+
+def test_a_wrong_module_that_names_pairs_has_its_name_in_the_port():
+    class Rows(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fields = torch.nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.fields(x)
+
+    class RowsPort(tp.Module):
+        def __init__(self, dtype, name):
+            super().__init__()
+            setattr(self, name, tp.Linear(4, 4, dtype=dtype))
+            self._name = name
+
+        def forward(self, x):
+            return getattr(self, self._name)(x) * 1.0
+
+    class Wrong(tp.Linear):
+        def forward(self, x):
+            return super().forward(x) * 1.01
+
+    def told(name, **options):
+        def build(dtype):
+            port = RowsPort(dtype, name)
+            setattr(port, name, Wrong(4, 4, dtype=dtype))
+            return port
+
+        result = parity.compare(Rows(), build, {"x": torch.randn(8, 4)}, ("fp32",), **options)
+        return result.report.cases[0].precisions[0].runners[1].diagnosis
+
+    text = "names pairs it with rows of the port"
+    other = told("rows", names={"rows": "fields"})
+    assert (other.tap, other.explanation[-1]) == ("fields", text)
+    assert text not in told("fields").explanation
