@@ -19,6 +19,10 @@ from parity.case.users_code import users_frame
 from parity.coverage.questions import OF_NUMBERS, OUTCOMES, Coverage, Kind, Question
 
 _COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
+_JOINTS = dict.fromkeys(("relu", "abs", "elu", "celu", "leaky_relu", "_prelu_kernel"), (0,)) | dict.fromkeys(
+    ("hardswish", "hardsigmoid"), (-3, 3)
+)
+"""Where functions of several pieces go from one to the next: on one side alone, another function is equal."""
 
 
 class Bounds(EachOperation):
@@ -74,8 +78,10 @@ def _bounds(name: str, func: Any, args: tuple, kwargs: dict) -> Iterator[tuple[t
     """The values that an operation clamps, with each bound and its words."""
     if name in ("maximum", "minimum"):
         yield args[0], args[1], name
-    elif name == "relu":
-        yield args[0], 0, name
+    elif name in _JOINTS and not args[0].is_complex():
+        shown = name.removeprefix("_").removesuffix("_kernel")
+        for bound in _JOINTS[name]:
+            yield args[0], bound, f"{shown}({bound})" if bound else shown
     elif name in ("clamp", "clamp_min", "clamp_max", "hardtanh", "threshold"):
         call = Call(func, args, kwargs, ())
         for bound in ("min", "max", "min_val", "max_val", "threshold"):

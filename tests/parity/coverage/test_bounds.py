@@ -77,7 +77,16 @@ A = torch.tensor([-3.0, 0.0, 7.0])
         (lambda: A.clamp(min=torch.tensor(8.0)), {"clamp(min)": ("below",)}),
         (lambda: A.clone().clamp_(max=0.0), {"clamp(max)": ("above", "below")}),
         (lambda: torch.relu(A), {"relu": ("above", "below")}),
-        (lambda: torch.relu(A.abs()), {"relu": ("above",)}),
+        (lambda: torch.relu(A.abs()), {"abs": ("above", "below"), "relu": ("above",)}),
+        (lambda: torch.nn.functional.leaky_relu(A + 3.0), {"leaky_relu": ("above",)}),
+        (lambda: torch.nn.functional.elu(A), {"elu": ("above", "below")}),
+        (lambda: torch.nn.functional.prelu(-A, torch.tensor([0.1])), {"prelu": ("above", "below")}),
+        (lambda: A.abs(), {"abs": ("above", "below")}),
+        (lambda: (A + 1j).abs(), {}),
+        (
+            lambda: torch.nn.functional.hardswish(A),
+            {"hardswish(-3)": ("above",), "hardswish(3)": ("above", "below")},
+        ),
         (
             lambda: torch.nn.functional.relu6(A),
             {"hardtanh(min_val)": ("above", "below"), "hardtanh(max_val)": ("above", "below")},
