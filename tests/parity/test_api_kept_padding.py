@@ -112,3 +112,49 @@ def test_the_module_that_keeps_garbage_is_named():
     assert "reaches x of total, where the reference has none" in told
     assert "changes valid bits at total; it is the result of clear" in told
     assert "FAIL at clear" in told
+
+
+class Masked(torch.nn.Module):
+    """Leaves garbage in its padding, where it came from, and reads none of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x, valid):
+        return self.layer(x) + torch.where(valid.unsqueeze(-1), x, 0.0).sum(1, keepdim=True)
+
+
+class Around(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.masked = Masked()
+
+    def forward(self, x, valid):
+        return self.masked(x, valid)
+
+
+class MaskedPort(tp.Module):
+    def __init__(self, dtype):
+        super().__init__()
+        self.layer = tp.Linear(WIDTH, WIDTH, dtype=dtype)
+
+    def forward(self, x, valid):
+        return self.layer(x) + tp.sum(x, dim=1, keepdim=True)
+
+
+class AroundPort(tp.Module):
+    def __init__(self, dtype):
+        super().__init__()
+        self.masked = MaskedPort(dtype)
+
+    def forward(self, x, valid):
+        return self.masked(x, valid)
+
+
+def test_a_module_that_reads_padding_which_both_sides_keep_is_named_itself():
+    batch = BATCH | {"x": np.where(BATCH["valid"][..., None], BATCH["x"], 0.0).astype(np.float32)}
+    result = parity.compare(Around(), AroundPort, batch, ("fp32",), mask="valid", poison=("x",))
+    told = str(result)
+    assert "padding leaks: garbage in padded positions changes valid bits at masked" in told
+    assert "FAIL at masked" in told
