@@ -32,6 +32,8 @@ _ROWS = 64
 _MOST_OF_AXIS = 65_535
 # Pairs side by side of short sequences.
 _SHORT_GROUP = 256
+# Pairs side by side with contextual rows, of very many programs of narrow heads.
+_MOST_GROUP_OF_CONTEXT = 64
 # Registers of a thread that leave room for four programs a multiprocessor.
 _OF_FOUR_PROGRAMS = 128
 
@@ -39,16 +41,17 @@ _OF_FOUR_PROGRAMS = 128
 def refusal(call: Call) -> str:
     """Why the form cannot run a call, or an empty text. Reads nothing from the device."""
     q, k, v, _, max_seq_len, mask = call
-    if not isinstance(mask, ProductionMask) or mask.contextual_seq_len:
-        return "it has the production mask without contextual rows alone"
+    if not isinstance(mask, ProductionMask):
+        return "it has the production mask alone"
     if q.dtype not in HALF_TYPES:
         return "it takes half types alone"
     if not _has_instructions(q.device):
         return "it needs a GPU of compute capability 9.0"
     if max(q.size(2), v.size(2)) > _WIDEST or not all(map(takes_descriptor, (q, k, v))):
         return "it needs heads side by side, of 16, 32, 64 or 128 elements, and rows aligned to 16 bytes"
-    if max_seq_len > _ROWS * _MOST_OF_AXIS:
-        return f"it takes sequences of up to {_ROWS * _MOST_OF_AXIS} rows"
+    # Contextual rows may have one program more than there are blocks.
+    if max_seq_len > _ROWS * (_MOST_OF_AXIS - 1):
+        return f"it takes sequences of up to {_ROWS * (_MOST_OF_AXIS - 1)} rows"
     return ""
 
 
@@ -65,24 +68,38 @@ def ahead_schedule(call: Call) -> Schedule | None:
     size = size_class(q, v, max_seq_len, offsets.numel() - 1)
     if size.fills < 2 or refusal(call):
         return None
-    window = mask.max_attn_len
+    window, has_context = mask.max_attn_len, mask.contextual_seq_len > 0
     group = _SHORT_GROUP if size.lengths == "short" else size.group
     is_wide = max(padded_dim(q.size(2)), padded_dim(v.size(2))) > 64
     if is_wide:
-        # With large blocks two programs a multiprocessor run at once, with small ones four. The longer the
-        # loops, the less do the programs' starts and ends need others beside them; a window has short loops.
-        most = 2 if is_narrow(window) else 3 if window else 6 if size.lengths == "longest" else 4
+        most = _most_fills_of_large_blocks(size.lengths, mask)
         columns = 64 if size.fills <= most else 32
         registers = 0 if columns == 64 else _OF_FOUR_PROGRAMS
-        group = min(group, LEAST_GROUP) if window and size.fills >= 5 else group
+        group = min(group, LEAST_GROUP) if window and not has_context and size.fills >= 5 else group
     else:
         columns, registers = 64, _OF_FOUR_PROGRAMS if size.fills > 3 else 0
-        if is_narrow(window) and padded_dim(q.size(2)) > 32 and size.fills >= 5:
+        if has_context:
+            # Programs of contextual rows read whole histories: fewer of very many fit the cache.
+            group = min(group, _MOST_GROUP_OF_CONTEXT) if size.fills >= 6 else group
+        elif is_narrow(window) and padded_dim(q.size(2)) > 32 and size.fills >= 5:
             group = min(group, MOST_GROUP_OF_WINDOW)
     return Schedule(
         _ROWS, columns, num_warps=4, num_stages=2, group=group, sigmoid="half", use_tma=True,
         registers=registers, ahead=True,
     )  # fmt: skip
+
+
+def _most_fills_of_large_blocks(lengths: str, mask: ProductionMask) -> int:
+    """The largest class of fills in which wide heads take large blocks.
+
+    With large blocks two programs a multiprocessor run at once, with small ones four. The longer the loops,
+    the less do the programs' starts and ends need others beside them. A window has short loops, but for
+    contextual rows, whose loops are the longest ones.
+    """
+    window = mask.max_attn_len
+    if mask.contextual_seq_len:
+        return {"longest": 5 if window else 6, "long": 4}.get(lengths, 3)
+    return 2 if is_narrow(window) else 3 if window else 6 if lengths == "longest" else 4
 
 
 @functools.cache
@@ -93,17 +110,22 @@ def ahead_kernel() -> Any:
     return ahead_attention_kernel
 
 
-def ahead_grid(sequences: int, heads: int, max_seq_len: int, schedule: Schedule) -> tuple[int, int, int]:
+def ahead_grid(
+    sequences: int, heads: int, max_seq_len: int, contextual: int, schedule: Schedule
+) -> tuple[int, int, int]:
     """Pairs of a group, blocks of rows, groups. Equal groups: a small last one would leave multiprocessors
-    idle."""
+    idle. A block with contextual rows and others has two programs."""
     pairs = sequences * heads
     groups = min(max(1, pairs // schedule.group), _MOST_OF_AXIS)
     size = -(-pairs // groups)
-    return size, -(-max_seq_len // schedule.block_m), -(-pairs // size)
+    blocks = -(-max_seq_len // schedule.block_m)
+    of_context = min(-(-contextual // schedule.block_m), blocks)
+    others = max(blocks - contextual // schedule.block_m, 0)
+    return size, of_context + others, -(-pairs // size)
 
 
 def ahead_numbers(of_mask: tuple[object, ...], sequences: int, divisor: float) -> tuple[object, ...]:
-    """The kernel's arguments from num_sequences to scale; of_mask: window and alpha."""
+    """The kernel's arguments from num_sequences to scale; of_mask: contextual, window, alpha."""
     return (sequences, *of_mask, 1.0 / divisor)
 
 
@@ -111,13 +133,10 @@ def ahead_constants(
     call: Call, out: torch.Tensor, flags: tuple[object, ...], schedule: Schedule
 ) -> tuple[object, ...]:
     """The kernel's arguments from stride_ql to STAGES; flags: HAS_TARGETS to HAS_SCALE."""
-    has_targets, has_window, _, has_scale = flags
     return (
         *(stride for x in (call.q, out) for stride in x.stride()[:2]),
         call.q.size(1),
-        has_targets,
-        has_window,
-        has_scale,
+        *flags,
         call.q.size(2),
         call.v.size(2),
         schedule.block_m,

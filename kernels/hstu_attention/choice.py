@@ -1,4 +1,8 @@
-"""The faster form of the attention for a call, by its sizes and its GPU: Triton's or CUDA C++ for Hopper."""
+"""The faster form of the attention for a call: Triton's or CUDA C++ for Hopper, by sizes and a measurement.
+
+Which of the two is faster for many long sequences depends on the card: benchmarks/results/hopper_attention.md
+has an H100 and an H200 that differ. There both are timed, once for each kind of call in a process.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +20,45 @@ _WIDE_HEAD = 128
 # programs in fills of a large GPU from which one block a multiprocessor has work to share.
 _LEAST_ROWS = 8192
 _LEAST_FILLS = 12.0
+FORMS = ("triton", "hopper")
+# The measured form by kind of call.
+_measured: dict[str, str] = {}
 
 
 def faster_backend(call: Call, out: torch.Tensor | None = None) -> str:
-    """ "hopper", the CUDA C++ form, for many long sequences with wide heads and no window; else "triton".
+    """ "hopper", the CUDA C++ form, where it may be faster and is by a measurement; else "triton".
 
-    Reads sizes on the host alone. benchmarks/results/hopper_attention.md has both forms at drawn shapes.
+    The form may be faster for many long sequences with wide heads and no window. The first such call of a
+    kind, as `store.key_of` names it, times both forms on its tensors. A captured call cannot: it takes
+    "triton" if its kind was not timed before. All other calls read sizes on the host alone.
     """
+    if not _may_be_hopper(call) or refusal(call, out) or missing_compiler():
+        return "triton"
+    from kernels.hstu_attention.store import key_of
+
+    key = key_of(call, "ieee")
+    if key not in _measured:
+        if torch.cuda.is_current_stream_capturing():
+            return "triton"
+        _measured[key] = _timed(call)
+    return _measured[key]
+
+
+def _may_be_hopper(call: Call) -> bool:
     q, _, _, offsets, _, mask = call
     sequences = offsets.numel() - 1
     is_whole = isinstance(mask, ProductionMask) and not (mask.max_attn_len or mask.contextual_seq_len)
     is_long = sequences > 0 and q.size(0) >= _LEAST_ROWS * sequences
-    if not (is_whole and is_long and q.size(2) == _WIDE_HEAD and programs_in_fills(q) >= _LEAST_FILLS):
-        return "triton"
-    return "triton" if refusal(call, out) or missing_compiler() else "hopper"
+    return is_whole and is_long and q.size(2) == _WIDE_HEAD and programs_in_fills(q) >= _LEAST_FILLS
+
+
+def _timed(call: Call) -> str:
+    """The form of least time; "triton" if the quartiles of both overlap."""
+    # These import `interface`, which imports this module.
+    from kernels.hstu_attention.interface import hstu_attention
+    from kernels.hstu_attention.search import fastest, times_of
+
+    # The caller's result may be its queries.
+    out = torch.empty_like(call.v, memory_format=torch.contiguous_format)
+    runs = [lambda form=form: hstu_attention(*call, backend=form, out=out) for form in FORMS]
+    return fastest(dict(zip(FORMS, times_of(runs, call.q.device), strict=True)), FORMS[0])

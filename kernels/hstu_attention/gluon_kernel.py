@@ -5,6 +5,9 @@ of columns. In Triton a block's weights wait for its first product, and its seco
 Here the next block's first product runs in front of this block's second one, and the next weights are
 computed under the latter. All first copies start at once, those of the queries, too.
 
+Contextual rows have programs of their own, which see all history and start first. Such a program computes a
+whole block of rows and stores the contextual ones; the block's other rows belong to the usual program.
+
 Keys and values come through tensor descriptors. The block at a sequence's end brings rows of the next one.
 Its products are masked, and its values are set to zero: they could be NaN, and NaN times zero is not zero.
 
@@ -25,7 +28,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from kernels.hstu_attention.triton_kernel_masks import column_ranges, visible_pairs
+from kernels.hstu_attention.triton_kernel_masks import column_ranges, context_ranges, visible_pairs
 from kernels.hstu_attention.triton_kernel_numbers import sigmoid_half
 
 # Triton renamed them.
@@ -74,15 +77,16 @@ def _large_silu(x, exponent_factor):
 
 @gluon.jit
 def _weights(
-    x, rows, cols, start_n, length, first_target, window, whole, cut, alpha,
-    HAS_TARGETS: gl.constexpr, HAS_WINDOW: gl.constexpr, LARGE: gl.constexpr,
+    x, rows, cols, start_n, length, first_target, contextual, window, whole, cut, alpha,
+    HAS_TARGETS: gl.constexpr, HAS_WINDOW: gl.constexpr, HAS_CONTEXT: gl.constexpr, LARGE: gl.constexpr,
 ):  # fmt: skip
     """SiLU(alpha x) / alpha where it is visible, else zero; blocks in [whole, cut) are visible. LARGE: 2^62
     times that."""
     if (start_n < whole) | (start_n >= cut):
         visible = visible_pairs(
-            rows, start_n + cols, length, first_target, 0, window, HAS_TARGETS, HAS_WINDOW, False
-        )
+            rows, start_n + cols, length, first_target, contextual, window,
+            HAS_TARGETS, HAS_WINDOW, HAS_CONTEXT,
+        )  # fmt: skip
         x = gl.where(visible, x, 0.0)
     exponent_factor = alpha * -1.4426950408889634
     if LARGE:
@@ -90,21 +94,21 @@ def _weights(
     return x * sigmoid_half(x * exponent_factor)
 
 
-@gluon.jit(do_not_specialize=["num_sequences", "window"])
+@gluon.jit(do_not_specialize=["num_sequences", "contextual", "window"])
 def ahead_attention_kernel(
-    Q, Out, KDesc, VDesc, offsets, num_targets, attn_scale, num_sequences, window, alpha, scale,
+    Q, Out, KDesc, VDesc, offsets, num_targets, attn_scale, num_sequences, contextual, window, alpha, scale,
     stride_ql: gl.constexpr, stride_qh: gl.constexpr, stride_ol: gl.constexpr, stride_oh: gl.constexpr,
-    NUM_HEADS: gl.constexpr, HAS_TARGETS: gl.constexpr, HAS_WINDOW: gl.constexpr, HAS_SCALE: gl.constexpr,
-    K_DIM: gl.constexpr, V_DIM: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
-    STAGES: gl.constexpr,
+    NUM_HEADS: gl.constexpr, HAS_TARGETS: gl.constexpr, HAS_WINDOW: gl.constexpr, HAS_CONTEXT: gl.constexpr,
+    HAS_SCALE: gl.constexpr, K_DIM: gl.constexpr, V_DIM: gl.constexpr, BLOCK_M: gl.constexpr,
+    BLOCK_N: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """The result of `hstu_attention_kernel` with the production mask, without contextual rows.
+    """The result of `hstu_attention_kernel` with the production mask.
 
     Args:
         K_DIM, V_DIM: 16, 32, 64 or 128. BLOCK_M: 16 for each warp; warps are a multiple of four.
         STAGES: blocks of keys, and of values, in shared memory.
         The others are those of `hstu_attention_kernel`. The grid has pairs of a group, blocks of rows, and
-        groups: of a group's programs, those of the last blocks start first.
+        groups: of a group's programs, those of contextual rows start first, then those of the last blocks.
     """
     warps: gl.constexpr = gl.num_warps()
     dtype: gl.constexpr = Q.dtype.element_ty
@@ -117,7 +121,11 @@ def ahead_attention_kernel(
     LARGE: gl.constexpr = dtype == gl.bfloat16
 
     pair = gl.program_id(2) * gl.num_programs(0) + gl.program_id(0)
-    start_m = (gl.num_programs(1) - 1 - gl.program_id(1)) * BLOCK_M
+    block_m = gl.num_programs(1) - 1 - gl.program_id(1)
+    if HAS_CONTEXT:
+        is_context = gl.program_id(1) < (contextual + BLOCK_M - 1) // BLOCK_M
+        block_m = gl.where(is_context, gl.program_id(1), block_m + contextual // BLOCK_M)
+    start_m = block_m * BLOCK_M
     if pair >= num_sequences * NUM_HEADS:
         return
     sequence = pair // NUM_HEADS
@@ -130,8 +138,14 @@ def ahead_attention_kernel(
     if HAS_TARGETS:
         first_target = length - gl.load(num_targets + sequence).to(gl.int32)
     low, whole, cut, high, own, end = column_ranges(
-        start_m, length, first_target, 0, window, BLOCK_M, BLOCK_N, HAS_TARGETS, HAS_WINDOW, False
-    )
+        start_m, length, first_target, contextual, window, BLOCK_M, BLOCK_N,
+        HAS_TARGETS, HAS_WINDOW, HAS_CONTEXT, APART=True,
+    )  # fmt: skip
+    if HAS_CONTEXT:
+        if is_context:
+            low, whole, cut, high, own, end = context_ranges(
+                start_m, length, first_target, contextual, BLOCK_M, BLOCK_N
+            )
     # Blocks of the history's columns come first, then those of the targets' own, `later` in place of `low`
     # away.
     of_history = gl.maximum((high - low + BLOCK_N - 1) // BLOCK_N, 0)
@@ -176,8 +190,8 @@ def ahead_attention_kernel(
     _copy_block(KDesc, [at, head * K_DIM], k_arrived.index(0), ks.index(0), pred=blocks > STAGES)
     start_n = gl.where(of_history > 0, low, later)
     weights = _weights(
-        x, rows, cols, start_n, length, first_target, window, whole, cut, alpha,
-        HAS_TARGETS, HAS_WINDOW, LARGE,
+        x, rows, cols, start_n, length, first_target, contextual, window, whole, cut, alpha,
+        HAS_TARGETS, HAS_WINDOW, HAS_CONTEXT, LARGE,
     )  # fmt: skip
     slot = 0
     phase = 0
@@ -203,8 +217,8 @@ def ahead_attention_kernel(
         _copy_block(KDesc, [at, head * K_DIM], k_arrived.index(k_slot), ks.index(k_slot), pred=is_there)
         start_n = block * BLOCK_N + gl.where(block < of_history, low, later)
         weights = _weights(
-            x, rows, cols, start_n, length, first_target, window, whole, cut, alpha,
-            HAS_TARGETS, HAS_WINDOW, LARGE,
+            x, rows, cols, start_n, length, first_target, contextual, window, whole, cut, alpha,
+            HAS_TARGETS, HAS_WINDOW, HAS_CONTEXT, LARGE,
         )  # fmt: skip
         acc = warpgroup_mma_wait(0, deps=(acc,))
         _barrier()
@@ -234,4 +248,7 @@ def ahead_attention_kernel(
     out_at = Out + seq_start * stride_ol + head.to(gl.int64) * stride_oh
     out_at += out_rows.to(gl.int64)[:, None] * stride_ol
     out_at += gl.arange(0, V_DIM, gl.SliceLayout(0, stores))[None, :]
-    gl.store(out_at, gl.convert_layout(acc.to(dtype), stores), mask=(out_rows < length)[:, None])
+    is_own = out_rows < length
+    if HAS_CONTEXT:
+        is_own = is_own & ((out_rows < contextual) == is_context)
+    gl.store(out_at, gl.convert_layout(acc.to(dtype), stores), mask=is_own[:, None])

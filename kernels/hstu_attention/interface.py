@@ -87,7 +87,8 @@ def hstu_attention(
         mask: `ResearchMask` or `ProductionMask`, its tensors on the device of q.
         backend: "triton" (a CUDA GPU, or TRITON_INTERPRET=1), "hopper" (CUDA C++ for compute capability 9.0;
             `hopper_launch.refusal` says for which calls), "auto" (the faster one of both by the call's sizes
-            and the GPU, see `choice`) or "eager" (plain PyTorch, anywhere).
+            and, where these leave it open, a measurement at the first call of a kind, see `choice`) or
+            "eager" (plain PyTorch, anywhere).
         dot_precision: for float32: "ieee", "tf32", or "tf32x3" (three tf32 products, close to float32's
             error).
         out: where to write the result, like v; its first two axes may be strided. It may not overlap k or v.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 
@@ -108,6 +108,7 @@ _UNPIPELINED = (
 )
 # The derived schedule and others.
 MOST_CANDIDATES = 9
+_Form = TypeVar("_Form")
 
 
 def search_schedule(
@@ -168,9 +169,9 @@ def _can_launch(run: Callable[[], object]) -> bool:
     return True
 
 
-def fastest(times: dict[Schedule, Sequence[float]], derived: Schedule) -> Schedule:
-    """The schedule of least median time; the derived one, if the quartiles of both overlap."""
-    best = min(times, key=lambda schedule: statistics.median(times[schedule]))
+def fastest(times: dict[_Form, Sequence[float]], derived: _Form) -> _Form:
+    """The form of least median time; the derived one, if the quartiles of both overlap."""
+    best = min(times, key=lambda form: statistics.median(times[form]))
     upper, lower = statistics.quantiles(times[best], n=4)[2], statistics.quantiles(times[derived], n=4)[0]
     return best if upper < lower else derived
 

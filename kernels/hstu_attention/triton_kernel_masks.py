@@ -45,9 +45,13 @@ def visible_pairs(
 @triton.jit
 def column_ranges(start_m, length, first_target, contextual, window,
                   BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HAS_TARGETS: tl.constexpr,
-                  HAS_WINDOW: tl.constexpr, HAS_CONTEXT: tl.constexpr):  # fmt: skip
+                  HAS_WINDOW: tl.constexpr, HAS_CONTEXT: tl.constexpr,
+                  APART: tl.constexpr = False):  # fmt: skip
     """Ranges of columns for rows [start_m, start_m + BLOCK_M): [low, whole) cut, [whole, cut) whole, [cut,
-    high) cut, [own, end) the targets' own, cut. All bounds but high and end are multiples of BLOCK_N."""
+    high) cut, [own, end) the targets' own, cut. All bounds but high and end are multiples of BLOCK_N.
+
+    APART: without the block's contextual rows, which have ranges of their own, `context_ranges`.
+    """
     end = tl.minimum(start_m + BLOCK_M, length)
     low = 0
     whole = 0
@@ -70,7 +74,7 @@ def column_ranges(start_m, length, first_target, contextual, window,
         last = tl.minimum(end - 1, first_target) - window
         whole = tl.where(last > merged, (last + BLOCK_N - 1) // BLOCK_N * BLOCK_N, 0)
     cut = cut // BLOCK_N * BLOCK_N
-    if HAS_CONTEXT:
+    if HAS_CONTEXT and not APART:
         if start_m < contextual:
             # Behind the block, contextual rows alone see the history, and all of it. No row of the block
             # sees a target there.
@@ -84,3 +88,12 @@ def column_ranges(start_m, length, first_target, contextual, window,
     whole = tl.where(none, low, whole)
     cut = tl.where(none, low, cut)
     return low, whole, cut, high, own, end
+
+
+@triton.jit
+def context_ranges(start_m, length, first_target, contextual, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """The same for the contextual rows of [start_m, start_m + BLOCK_M) alone: they see all history."""
+    end = tl.minimum(tl.minimum(start_m + BLOCK_M, contextual), length)
+    # No history: a row sees itself alone.
+    cut = tl.where(first_target >= contextual, first_target // BLOCK_N * BLOCK_N, 0)
+    return 0, 0, cut, tl.maximum(first_target, end), end, end

@@ -171,8 +171,9 @@ def launch_call(
     if plan.schedule.ahead:
         arguments[4:6] = tensors[4:6] = ahead_descriptors(call, plan.schedule)
         tensors, arguments = ([x[i] for i in AHEAD_TENSORS] for x in (tensors, arguments))
-        numbers = ahead_numbers(of_mask.numbers[4:], sequences, mask.divisor)
-        _start(plan, ahead_grid(sequences, heads, max_seq_len, plan.schedule), tensors, arguments, numbers)
+        numbers = ahead_numbers(of_mask.numbers[3:], sequences, mask.divisor)
+        grid = ahead_grid(sequences, heads, max_seq_len, of_mask.contextual, plan.schedule)
+        _start(plan, grid, tensors, arguments, numbers)
         return out
     if plan.schedule.use_tma:
         arguments[4:6] = tensors[4:6] = descriptors(k, v, plan.schedule)
@@ -297,14 +298,15 @@ class _MaskArguments(NamedTuple):
     """A mask's part of the kernel's arguments; None is a tensor that the kernel does not use.
 
     tensors: timestamps, position_weights, time_weights, bucket_table, num_targets, attn_scale. numbers:
-    stride_tb, num_times, width, contextual, window, alpha. flags: from HAS_BIAS to HAS_SCALE. window: as in
-    numbers.
+    stride_tb, num_times, width, contextual, window, alpha. flags: from HAS_BIAS to HAS_SCALE. window,
+    contextual: as in numbers.
     """
 
     tensors: tuple[torch.Tensor | None, ...]
     numbers: tuple[object, ...]
     flags: tuple[object, ...]
     window: int = 0
+    contextual: int = 0
 
 
 def _mask_arguments(mask: ResearchMask | ProductionMask, device: torch.device) -> _MaskArguments:
@@ -317,6 +319,7 @@ def _mask_arguments(mask: ResearchMask | ProductionMask, device: torch.device) -
         numbers=(0, 0, 0, contextual, window, float(mask.alpha)),
         flags=(False, False, 0, targets is not None, window > 0, contextual > 0, scale is not None),
         window=window,
+        contextual=contextual,
     )
 
 

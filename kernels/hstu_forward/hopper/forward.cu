@@ -14,17 +14,20 @@ int launch(const Call& call, cudaStream_t stream) {
         error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
     }
     if (error != cudaSuccess) return error;
-    cudaLaunchAttribute cluster{};
-    cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim.x = blocks;
-    cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+    cudaLaunchAttribute attributes[2]{};
+    attributes[0].id = cudaLaunchAttributeClusterDimension;
+    attributes[0].val.clusterDim.x = blocks;
+    attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
+    // The kernel starts before its predecessor ends, for which it waits itself.
+    attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[1].val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config{};
     config.gridDim = dim3(call.sequences * blocks);
     config.blockDim = dim3(call.groups_of_cta * kGroupThreads);
     config.dynamicSmemBytes = bytes;
     config.stream = stream;
-    config.attrs = &cluster;
-    config.numAttrs = 1;
+    config.attrs = attributes;
+    config.numAttrs = 2;
     return cudaLaunchKernelEx(&config, kernel, call);
 }
 

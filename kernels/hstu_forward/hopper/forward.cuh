@@ -14,6 +14,8 @@ namespace hopper_forward {
 template <typename T, int Head, int Splits>
 __global__ void __launch_bounds__(2 * kGroupThreads, 1) forward_kernel(const __grid_constant__ Call call) {
     extern __shared__ __align__(128) char shared[];
+    // Behind this the results of the kernels before are seen. The next kernel may start, and waits likewise.
+    asm volatile("griddepcontrol.wait;\n\tgriddepcontrol.launch_dependents;" ::: "memory");
     const int blocks_of_cluster = call.groups / call.groups_of_cta, rank = blockIdx.x % blocks_of_cluster;
     const Layout layout{FactorOf<T>::kParts, Splits, call.groups * kRows};
     Place place;

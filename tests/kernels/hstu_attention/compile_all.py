@@ -78,20 +78,22 @@ def main(capability: int, last: int) -> dict[str, int]:
             shared[f"{name}, tiny"] = compile_pack(q, mask, capability)
     if capability == 90:
         for dim in AHEAD_HEADS[-last:]:
-            shared[f"ahead, heads of {dim}"] = compile_ahead(dim)
+            for has_context in (False, True):
+                name = f"ahead, heads of {dim}{', contextual rows' * has_context}"
+                shared[name] = compile_ahead(dim, has_context)
     return shared
 
 
-def compile_ahead(dim: int) -> int:
+def compile_ahead(dim: int, has_context: bool) -> int:
     """Bytes of shared memory of the form of `ahead` with many long sequences."""
     x = torch.empty(16, 2, dim, dtype=torch.bfloat16)
     offsets, targets = torch.empty(4, dtype=torch.int64), torch.empty(3, dtype=torch.int64)
-    call = Call(x, x, x, offsets, LONGEST, ProductionMask(1.0, 1.0, None, targets, 20))
+    call = Call(x, x, x, offsets, LONGEST, ProductionMask(1.0, 1.0, None, targets, 20, 3))
     chosen = Schedule(
         64, 64, 4, 2, sigmoid="half", use_tma=True, registers=128 if dim < 128 else 0, ahead=True
     )
-    constants = ahead_constants(call, x, (True, True, False, False), chosen)
-    numbers = ahead_numbers((20, 1.0), 3, 1.0)
+    constants = ahead_constants(call, x, (True, True, has_context, False), chosen)
+    numbers = ahead_numbers((3, 20, 1.0), 3, 1.0)
     names = (parameter.name for parameter in ahead_kernel().params)
     values = (x, x, *ahead_descriptors(call, chosen), offsets, targets, x, *numbers, *constants)
     arguments = dict(zip(names, values, strict=True))

@@ -31,6 +31,7 @@ FORMS = [
 BEHIND = 64
 PLAIN = ProductionMask(1.0, 4.0)
 NARROW = ProductionMask(1.0, 4.0, max_attn_len=256)
+NARROW_CONTEXT = ProductionMask(1.0, 4.0, max_attn_len=256, contextual_seq_len=5)
 WIDE = ProductionMask(1.0, 4.0, max_attn_len=1024)
 
 
@@ -62,6 +63,42 @@ def test_every_mask_is_right_beside_a_sequence_of_nan(form, targets, window, pre
     k_dim, v_dim, *blocks = form
     case = Case(2, k_dim, v_dim, production(targets, targets, window), LENGTHS)
     actual = verdict(case, precision, before_garbage(in_form(*blocks), BEHIND))
+    assert actual.passed, actual.reason
+
+
+@needs_hopper
+@needs_triton
+@pytest.mark.parametrize("window", [0, 20, 256])
+@pytest.mark.parametrize("targets", [False, True])
+@pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_contextual_rows_are_right_beside_a_sequence_of_nan(form, targets, window, precision):
+    k_dim, v_dim, *blocks = form
+    case = Case(2, k_dim, v_dim, production(targets, targets, window, 3), LENGTHS)
+    actual = verdict(case, precision, before_garbage(in_form(*blocks), BEHIND))
+    assert actual.passed, actual.reason
+
+
+@needs_hopper
+@needs_triton
+@pytest.mark.parametrize("contextual", [1, 63, 64, 65, 128, 150])
+@pytest.mark.parametrize("window", [0, 100])
+def test_contextual_rows_end_anywhere_in_a_block(contextual, window):
+    lengths = (300, contextual, 0, contextual + 1, 640, 1, 151)
+    case = Case(2, 64, 64, production(False, True, window, contextual), lengths)
+    actual = verdict(case, "bf16", before_garbage(in_form(), BEHIND))
+    assert actual.passed, actual.reason
+
+
+@needs_hopper
+@needs_triton
+def test_contextual_rows_without_a_history_see_themselves():
+    """More contextual rows than rows, and targets behind contextual rows alone."""
+
+    def mask(generator, length):
+        return ProductionMask(0.4, 100.0, num_targets=torch.tensor([0, 30, 100]), contextual_seq_len=70)
+
+    actual = verdict(Case(2, 64, 64, mask, (50, 100, 300)), "bf16", before_garbage(in_form(), BEHIND))
     assert actual.passed, actual.reason
 
 
@@ -139,12 +176,18 @@ FAULTS = {
     "values of another slot": ("factors, vs.index(slot), acc", "factors, vs.index(0), acc"),
     "the first block's keys copied twice": ("STAGES * BLOCK_N + gl.where(", "gl.where("),
     "queries left out": ("mask=(q_rows < length)[:, None])", "mask=(q_rows < 0)[:, None])"),
-    "a row left out": ("mask=(out_rows < length)[:, None])", "mask=(out_rows < length - 1)[:, None])"),
+    "a row left out": ("is_own = out_rows < length", "is_own = out_rows < length - 1"),
     "an exponential without its clamp": ("add.sat.f32 a,", "add.f32 a,"),
     "the other exponential without its clamp": ("add.sat.f32 b,", "add.f32 b,"),
     "a neighbour's exponent": ("fma.rn.f32 b, $3,", "fma.rn.f32 b, $2,"),
     "hidden products that may be NaN": ("gl.where(visible, x, 0.0)", "gl.where(visible, x, x * 0.0)"),
     "sums as large as their weights": ("alpha *= 2.0**-62", "alpha *= 1.0"),
+    "contextual rows from the other program": ("contextual) == is_context)", "contextual) != is_context)"),
+    "contextual rows with a history of their own past": ("if is_context:", "if is_context & (start_m > 0):"),
+    "a block of contextual rows and others left out": (
+        "+ contextual // BLOCK_M",
+        "+ contextual // BLOCK_M + 1",
+    ),
     "the outer alpha left out": ("own_scale.to(gl.float32) * alpha", "own_scale.to(gl.float32)"),
 }
 
@@ -158,7 +201,7 @@ def test_a_fault_is_caught(fault, tmp_path, monkeypatch):
     faulty = mutated(gluon_kernel, *FAULTS[fault], tmp_path, monkeypatch)
     monkeypatch.setattr(triton_launch, "ahead_kernel", lambda: faulty.ahead_attention_kernel)
     run = before_garbage(in_form(), BEHIND)
-    masks = (production(True, True), production(True, True, 256), large_logits)
+    masks = (production(True, True), production(True, True, 256), production(True, True, 0, 3), large_logits)
     cases = [Case(2, 64, 64, mask, LENGTHS) for mask in masks]
     assert not all(verdict(case, "bf16", run).passed for case in cases)
 
@@ -188,6 +231,16 @@ def call_of(
         (call_of(101_376, sequences=24), 64, 0, 16),
         (call_of(400_000, sequences=200, mask=NARROW), 32, 128, 16),
         (call_of(16_000, sequences=40, longest=512), 64, 0, 256),
+        # Contextual rows have long loops, also with a window: larger blocks there, and larger groups.
+        (call_of(33_792, mask=NARROW_CONTEXT), 64, 0, 16),
+        (call_of(270_335, sequences=40, mask=NARROW_CONTEXT), 64, 0, 16),
+        (call_of(270_336, sequences=40, mask=NARROW_CONTEXT), 32, 128, 16),
+        (call_of(101_375, sequences=40, mask=NARROW_CONTEXT), 64, 0, 32),
+        (call_of(101_376, sequences=40, mask=NARROW_CONTEXT), 32, 128, 32),
+        (call_of(33_791, sequences=40, mask=NARROW_CONTEXT), 64, 0, 64),
+        (call_of(33_792, sequences=40, mask=NARROW_CONTEXT), 32, 128, 64),
+        (call_of(270_335, dim=64, sequences=200, mask=NARROW_CONTEXT), 64, 128, 128),
+        (call_of(270_336, dim=64, sequences=200, mask=NARROW_CONTEXT), 64, 128, 64),
         # Narrow heads: room for four programs from four fills on.
         (call_of(33_791, dim=64), 64, 0, 32),
         (call_of(33_792, dim=64), 64, 128, 32),
@@ -226,11 +279,7 @@ def test_few_programs_and_refused_calls_have_another_form(monkeypatch):
 @pytest.mark.parametrize(
     ("call", "reason"),
     [
-        (call_of(9, mask=ResearchMask(torch.zeros(1), 1.0)), "without contextual rows"),
-        (
-            call_of(9, mask=ProductionMask(1.0, 4.0, contextual_seq_len=2)),
-            "without contextual rows",
-        ),
+        (call_of(9, mask=ResearchMask(torch.zeros(1), 1.0)), "the production mask alone"),
         (call_of(9)._replace(q=torch.empty(9, 1, 128)), "half types alone"),
         (call_of(9), "compute capability 9.0"),
     ],
@@ -246,7 +295,7 @@ def test_heads_of_other_sizes_are_refused(dim, monkeypatch):
     assert "heads side by side, of 16, 32, 64 or 128" in ahead.refusal(Call(x, x, x, x, 4, PLAIN))
     x = torch.zeros(4, 2, 64, dtype=torch.bfloat16)
     assert ahead.refusal(Call(x, x, x, x, 4, PLAIN)) == ""
-    assert "sequences of up to 4194240 rows" in ahead.refusal(Call(x, x, x, x, 4_194_241, PLAIN))
+    assert "sequences of up to 4194176 rows" in ahead.refusal(Call(x, x, x, x, 4_194_177, PLAIN))
 
 
 @pytest.mark.parametrize(
@@ -268,17 +317,22 @@ def test_a_schedule_that_the_form_lacks_is_an_error(changes, message):
 
 
 @pytest.mark.parametrize(
-    ("sequences", "heads", "group", "grid"),
+    ("sequences", "heads", "contextual", "group", "grid"),
     [
-        (7, 2, 16, (14, 5, 1)),
-        (40, 4, 16, (16, 5, 10)),
+        (7, 2, 0, 16, (14, 5, 1)),
+        (40, 4, 0, 16, (16, 5, 10)),
         # Equal groups.
-        (41, 1, 16, (21, 5, 2)),
-        (70_000, 16, 16, (18, 5, 62_223)),
+        (41, 1, 0, 16, (21, 5, 2)),
+        (70_000, 16, 0, 16, (18, 5, 62_223)),
+        # A block with contextual rows and others has two programs.
+        (7, 2, 1, 16, (14, 6, 1)),
+        (7, 2, 64, 16, (14, 5, 1)),
+        (7, 2, 65, 16, (14, 6, 1)),
+        (7, 2, 1000, 16, (14, 5, 1)),
     ],
 )
-def test_a_grid_has_equal_groups_and_fits_the_gpu(sequences, heads, group, grid):
-    found = ahead.ahead_grid(sequences, heads, 300, replace(AHEAD, group=group))
+def test_a_grid_has_equal_groups_and_fits_the_gpu(sequences, heads, contextual, group, grid):
+    found = ahead.ahead_grid(sequences, heads, 300, contextual, replace(AHEAD, group=group))
     assert found == grid
     assert found[0] * found[2] >= sequences * heads
     assert found[2] <= 65_535

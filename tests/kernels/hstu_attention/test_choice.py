@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kernels.hstu_attention import ProductionMask, ResearchMask, choice, hstu_attention
+from kernels.hstu_attention import ProductionMask, ResearchMask, choice, hstu_attention, search
 from kernels.hstu_attention.layout import Call
 from tests.kernels.marks import DEVICE, NVCC, needs_hopper, needs_triton
 
@@ -23,8 +23,12 @@ def call_of(rows: int, heads: int, dim: int, sequences: int, mask, dtype=torch.b
 
 @pytest.fixture
 def can_run(monkeypatch):
+    """Where the Hopper form may be taken, it was the faster one."""
     monkeypatch.setattr(choice, "refusal", lambda call, out: "")
     monkeypatch.setattr(choice, "missing_compiler", lambda: "")
+    monkeypatch.setattr(choice, "_measured", {})
+    monkeypatch.setattr(choice, "_timed", lambda call: "hopper")
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
 
 
 @pytest.mark.parametrize(
@@ -57,6 +61,42 @@ def test_it_is_not_taken_where_it_cannot_run(name, can_run, monkeypatch):
 
 
 @needs_triton
+@pytest.mark.parametrize(
+    ("of_triton", "of_hopper", "expected"),
+    [(4000.0, 3900.0, "hopper"), (3900.0, 4000.0, "triton"), (4000.0, 3998.0, "triton")],
+)
+def test_a_kind_of_call_is_timed_once_and_needs_more_than_the_spread(
+    of_triton, of_hopper, expected, monkeypatch
+):
+    timed = []
+
+    def times(runs, device):
+        timed.append(len(runs))
+        return [[median + 4 * step for step in range(-4, 5)] for median in (of_triton, of_hopper)]
+
+    for name, reason in (("refusal", lambda call, out: ""), ("missing_compiler", lambda: "")):
+        monkeypatch.setattr(choice, name, reason)
+    monkeypatch.setattr(choice, "_measured", {})
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(search, "times_of", times)
+    call = call_of(65_536, 4, 128, 8, PLAIN)
+    assert [choice.faster_backend(call) for _ in range(3)] == [expected] * 3
+    assert timed == [2]
+    # Other lengths are of another kind.
+    assert choice.faster_backend(call_of(262_144, 4, 128, 8, PLAIN)) == expected
+    assert timed == [2, 2]
+
+
+@needs_triton
+def test_a_captured_call_of_a_new_kind_is_not_timed(can_run, monkeypatch):
+    call = call_of(65_536, 4, 128, 8, PLAIN)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    assert choice.faster_backend(call) == "triton"
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    assert choice.faster_backend(call) == "hopper"
+
+
+@needs_triton
 def test_a_small_call_has_the_bits_of_triton():
     q, k, v = (torch.randn(9, 2, 16, device=DEVICE) for _ in range(3))
     arguments = (q, k, v, torch.tensor([0, 4, 9], device=DEVICE), 5, ProductionMask(0.25, 5.0))
@@ -73,10 +113,28 @@ def test_auto_takes_no_schedule_and_triton_types_alone():
 
 @needs_hopper
 @pytest.mark.skipif(NVCC is None, reason="no nvcc")
-@pytest.mark.parametrize(("mask", "expected"), [(PLAIN, "hopper"), (WINDOW, "triton")])
-def test_a_large_call_has_the_bits_of_its_form(mask, expected):
+@pytest.mark.parametrize("mask", [PLAIN, WINDOW], ids=["no window", "window"])
+@pytest.mark.parametrize("form", choice.FORMS)
+def test_a_large_call_has_the_bits_of_its_form(mask, form, monkeypatch):
+    monkeypatch.setattr(choice, "_measured", {})
+    monkeypatch.setattr(choice, "_timed", lambda call: form)
     lengths = torch.tensor([0, 9000, 17_000, 26_000])
     q, k, v = (torch.randn(26_000, 4, 128, device=DEVICE).bfloat16() for _ in range(3))
     arguments = (q, k, v, lengths.to(DEVICE), 12_000, mask)
+    expected = form if mask is PLAIN else "triton"
     results = [hstu_attention(*arguments, backend=name) for name in ("auto", expected)]
     assert torch.equal(*results)
+
+
+@needs_hopper
+@pytest.mark.skipif(NVCC is None, reason="no nvcc")
+def test_the_faster_form_of_a_large_call_is_measured_and_the_result_kept(monkeypatch):
+    """The caller's result may be its queries, which the measurement may not change."""
+    monkeypatch.setattr(choice, "_measured", {})
+    lengths = torch.tensor([0, 9000, 17_000, 26_000]).to(DEVICE)
+    q, k, v = (torch.randn(26_000, 4, 128, device=DEVICE).bfloat16() for _ in range(3))
+    expected = {name: hstu_attention(q, k, v, lengths, 12_000, PLAIN, backend=name) for name in choice.FORMS}
+    own = q.clone()
+    hstu_attention(own, k, v, lengths, 12_000, PLAIN, backend="auto", out=own)
+    (form,) = choice._measured.values()
+    assert torch.equal(own, expected[form])

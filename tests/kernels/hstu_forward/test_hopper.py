@@ -146,6 +146,31 @@ def test_a_captured_graph_serves_smaller_batches(precision, dot_precision, sizes
 
 
 @needs_hopper
+@pytest.mark.parametrize("is_copied", [False, True])
+def test_calls_in_a_row_share_memory_and_see_their_own_inputs(is_copied):
+    """A call's kernel starts before its predecessor ends."""
+    config, model = small_model()
+    lengths, ids, times = (x.to(DEVICE) for x in batch(model, BOUNDARIES))
+    flat, offsets = rows(ids, lengths), torch.tensor((0, *BOUNDARIES), device=DEVICE).cumsum(0)
+    state = {name: x.to(DEVICE) for name, x in model.state_dict().items()}
+    forward = HSTUForward(state, settings_of(config, model), "fp16x3", backend="hopper")
+    inputs = [flat.roll(number) for number in range(20)]
+    expected = []
+    for x in inputs:
+        expected.append(forward(x, offsets, times, max(BOUNDARIES)))
+        torch.cuda.synchronize()
+    own, graph = flat.clone(), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        results = []
+        for x in inputs:
+            results.append(forward(own.copy_(x) if is_copied else x, offsets, times, max(BOUNDARIES)))
+    for _ in range(10):
+        graph.replay()
+        torch.cuda.synchronize()
+        assert all(map(torch.equal, results, expected))
+
+
+@needs_hopper
 def test_narrow_integers_and_memory_that_nobody_wrote_change_nothing():
     config, model = small_model()
     lengths, ids, times = (x.to(DEVICE) for x in batch(model, BOUNDARIES))
