@@ -9,8 +9,11 @@ from __future__ import annotations
 import torch
 
 from kernels.cuda_build import missing_compiler
+from kernels.hstu_attention import hopper_launch
+from kernels.hstu_attention.call_kind import key_of
+from kernels.hstu_attention.device_times import fastest, times_of
 from kernels.hstu_attention.hopper_launch import refusal
-from kernels.hstu_attention.layout import Call
+from kernels.hstu_attention.layout import Call, layout_of
 from kernels.hstu_attention.masks import ProductionMask
 from kernels.hstu_attention.schedules import programs_in_fills
 
@@ -20,7 +23,6 @@ _WIDE_HEAD = 128
 # programs in fills of a large GPU from which one block a multiprocessor has work to share.
 _LEAST_ROWS = 8192
 _LEAST_FILLS = 12.0
-FORMS = ("triton", "hopper")
 # The measured form by kind of call.
 _measured: dict[str, str] = {}
 
@@ -29,13 +31,11 @@ def faster_backend(call: Call, out: torch.Tensor | None = None) -> str:
     """ "hopper", the CUDA C++ form, where it may be faster and is by a measurement; else "triton".
 
     The form may be faster for many long sequences with wide heads and no window. The first such call of a
-    kind, as `store.key_of` names it, times both forms on its tensors. A captured call cannot: it takes
+    kind, as `call_kind.key_of` names it, times both forms on its tensors. A captured call cannot: it takes
     "triton" if its kind was not timed before. All other calls read sizes on the host alone.
     """
     if not _may_be_hopper(call) or refusal(call, out) or missing_compiler():
         return "triton"
-    from kernels.hstu_attention.store import key_of
-
     key = key_of(call, "ieee")
     if key not in _measured:
         if torch.cuda.is_current_stream_capturing():
@@ -54,11 +54,14 @@ def _may_be_hopper(call: Call) -> bool:
 
 def _timed(call: Call) -> str:
     """The form of least time; "triton" if the quartiles of both overlap."""
-    # These import `interface`, which imports this module.
-    from kernels.hstu_attention.interface import hstu_attention
-    from kernels.hstu_attention.search import fastest, times_of
+    from kernels.hstu_attention import triton_launch
 
     # The caller's result may be its queries.
     out = torch.empty_like(call.v, memory_format=torch.contiguous_format)
-    runs = [lambda form=form: hstu_attention(*call, backend=form, out=out) for form in FORMS]
-    return fastest(dict(zip(FORMS, times_of(runs, call.q.device), strict=True)), FORMS[0])
+    layout = layout_of(call)
+    runs = {
+        "triton": lambda: triton_launch.launch_call(call, layout, "ieee", out),
+        "hopper": lambda: hopper_launch.launch_call(call, out),
+    }
+    times = times_of(list(runs.values()), call.q.device)
+    return fastest(dict(zip(runs, times, strict=True)), "triton")

@@ -6,13 +6,13 @@ benchmarks/results/drawn_shapes.md has the candidates' measured gains.
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import torch
 
+from kernels.hstu_attention.device_times import fastest, times_of
 from kernels.hstu_attention.interface import hstu_attention, launcher
 from kernels.hstu_attention.layout import Call
 from kernels.hstu_attention.masks import ProductionMask, ResearchMask
@@ -25,10 +25,6 @@ from kernels.hstu_attention.schedules import (
     splits_of_call,
 )
 
-# Rounds of the timing, and calls of a schedule in each round.
-_ROUNDS = 9
-_CALLS = 4
-_WARM_UP = 2
 # Programs, in fills of a large GPU, up to which the longest one decides the time of a call.
 _FEW_FILLS = 3.0
 
@@ -108,7 +104,6 @@ _UNPIPELINED = (
 )
 # The derived schedule and others.
 MOST_CANDIDATES = 9
-_Form = TypeVar("_Form")
 
 
 def search_schedule(
@@ -167,53 +162,6 @@ def _can_launch(run: Callable[[], object]) -> bool:
     except OutOfResources:
         return False
     return True
-
-
-def fastest(times: dict[_Form, Sequence[float]], derived: _Form) -> _Form:
-    """The form of least median time; the derived one, if the quartiles of both overlap."""
-    best = min(times, key=lambda form: statistics.median(times[form]))
-    upper, lower = statistics.quantiles(times[best], n=4)[2], statistics.quantiles(times[derived], n=4)[0]
-    return best if upper < lower else derived
-
-
-def times_of(runs: Sequence[Callable[[], object]], device: torch.device) -> list[list[float]]:
-    """Microseconds on the device of a call of each run, in interleaved rounds of reversed order.
-
-    Raises:
-        RuntimeError: the device is no CUDA GPU.
-    """
-    if device.type != "cuda":
-        raise RuntimeError(f"search_schedule times on a CUDA GPU, not on {device.type}: pass CUDA tensors")
-    with torch.cuda.device(device):
-        graphs = [_captured(run) for run in runs]
-        taken: list[list[float]] = [[] for _ in runs]
-        for number in range(_ROUNDS):
-            order = list(zip(graphs, taken, strict=True))
-            for graph, times in order if number % 2 == 0 else reversed(order):
-                start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-                torch.cuda.synchronize()
-                start.record()
-                graph.replay()
-                end.record()
-                end.synchronize()
-                times.append(start.elapsed_time(end) * 1e3 / _CALLS)
-    return taken
-
-
-def _captured(run: Callable[[], object]) -> torch.cuda.CUDAGraph:
-    """A graph of calls, in which the GPU does not wait for the host; replayed once."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(_WARM_UP):
-            run()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(_CALLS):
-            run()
-    graph.replay()
-    return graph
 
 
 def candidates(call: Call) -> list[Schedule]:

@@ -13,6 +13,7 @@ from kernels.hstu_attention import (
     ResearchMask,
     Schedule,
     ScheduleStore,
+    call_kind,
     hstu_attention,
     store,
 )
@@ -79,27 +80,27 @@ def test_stores_of_one_file_keep_each_others_entries(tmp_path, searches):
     ids=shortened,
 )
 def test_another_kind_of_call_has_another_key(other):
-    assert store.key_of(call_of(), "ieee") != store.key_of(call_of(**other), "ieee")
+    assert call_kind.key_of(call_of(), "ieee") != call_kind.key_of(call_of(**other), "ieee")
 
 
 def test_times_precision_tensors_and_device_count(monkeypatch):
     weights = torch.zeros(599)
     timed = ResearchMask(weights, 300.0, torch.zeros(10, 300, dtype=torch.int64), torch.zeros(3))
     masks = ResearchMask(weights, 300.0), timed
-    assert len({store.key_of(call_of(mask=mask), "ieee") for mask in masks}) == 2
+    assert len({call_kind.key_of(call_of(mask=mask), "ieee") for mask in masks}) == 2
     call = call_of()
-    keys = {store.key_of(call, dot) for dot in ("ieee", "tf32")}
+    keys = {call_kind.key_of(call, dot) for dot in ("ieee", "tf32")}
     wide = torch.zeros(1000, 2, 40, dtype=torch.float16)[..., :32]
-    keys.add(store.key_of(call._replace(k=wide), "ieee"))
-    keys.add(store.key_of(call._replace(q=wide), "ieee"))
-    monkeypatch.setattr(store, "device_facts", lambda _: {"device": "another GPU"})
-    keys.add(store.key_of(call, "ieee"))
+    keys.add(call_kind.key_of(call._replace(k=wide), "ieee"))
+    keys.add(call_kind.key_of(call._replace(q=wide), "ieee"))
+    monkeypatch.setattr(call_kind, "device_facts", lambda _: {"device": "another GPU"})
+    keys.add(call_kind.key_of(call, "ieee"))
     assert len(keys) == 5
 
 
 def test_tiny_rows_count_by_themselves():
     # So many sequences fit a program.
-    keys = {store.key_of(call_of(rows=100, longest=longest), "ieee") for longest in (15, 16, 17, 64)}
+    keys = {call_kind.key_of(call_of(rows=100, longest=longest), "ieee") for longest in (15, 16, 17, 64)}
     assert len(keys) == 4
 
 
