@@ -86,14 +86,19 @@ def _kept(evidence: Evidence, call: str, received: Received, argument: Argument,
     is_result = argument.origin in evidence.reference.tensors
     if is_result and theirs is not None and theirs.origin == argument.origin:
         return Diagnosis("check", argument.origin, f"{text}; it is the result of {argument.origin}")
-    taps = (tap for tap in evidence.reference.tensors if str(TapName.parse(tap).module_call) == call)
     return Diagnosis(
         "between",
-        next(taps, leak),
+        _tap_of(evidence, call) or leak,
         f"{text}; the code of {received.parent or evidence.entry} makes the argument",
         code=received.parent,
         argument=str(replace(TapName.parse(call), argument=argument.name)),
     )
+
+
+def _tap_of(evidence: Evidence, call: str) -> str:
+    """The first result of a call; empty if it has none."""
+    taps = (tap for tap in evidence.reference.tensors if str(TapName.parse(tap).module_call) == call)
+    return next(taps, "")
 
 
 def _changes(clean: Capture, poisoned: Capture, call: str, name: str) -> bool | None:
@@ -118,15 +123,18 @@ def _argument(run: Capture, call: str, name: str) -> Argument | None:
 def through_padding(
     evidence: Evidence, results: Results, taps: Sequence[TapJudgement], diagnosis: Diagnosis
 ) -> Diagnosis:
-    """The diagnosis of an amplified error, with the argument whose padding may carry it.
+    """The diagnosis of an error inside the model, with the argument whose padding may carry it.
 
-    It is the given diagnosis where rounding may be the cause, or no padding differs. Only the calls of the
-    failing module and of the modules around it are asked, the outermost first.
+    It is the given diagnosis where a module is wrong alone, rounding may be the cause, or no padding differs.
+    Only the calls of the innermost module that is right alone, the failing one or one around it, and of the
+    modules around that one are asked, the outermost first.
     """
-    verdict = next(tap.accumulated for tap in taps if tap.tap == diagnosis.tap)
-    if verdict is None or verdict.port.l2 <= half_of_digits(verdict.bound.unit_roundoff):
+    failed = next((tap for tap in taps if tap.tap == diagnosis.tap), None)
+    right = _right_alone(taps, failed) if failed is not None else None
+    verdict = failed.accumulated if failed is not None else None
+    if right is None or verdict is None or verdict.port.l2 <= half_of_digits(verdict.bound.unit_roundoff):
         return diagnosis
-    failing = TapName.parse(diagnosis.tap).module_call
+    failing = TapName.parse(right.tap).module_call
     around = {
         call: _without_origins(received)
         for call, received in evidence.reference.arguments.items()
@@ -150,18 +158,32 @@ def through_padding(
         if wrong is not None and wrong.kind == "value" and wrong.failed is not None:
             text = (
                 f"{call.call} receives another {wrong.name} in its padding: {wrong.text}; "
-                f"{all_right_alone(taps)}, and no other difference reaches {failing.path}; the code of "
+                f"{all_right_alone(taps) if right is failed else f'{right.path} passes on its own'}, "
+                f"and no other difference reaches {failing.path}; the code of "
                 f"{call.parent or evidence.entry} makes the argument"
             )
             return Diagnosis(
                 "between",
-                diagnosis.tap,
+                _tap_of(evidence, call.call) or diagnosis.tap,
                 text,
                 explanation=wrong.explanation,
                 code=call.parent,
                 argument=argument_of(call, wrong),
             )
     return diagnosis
+
+
+def _right_alone(taps: Sequence[TapJudgement], failed: TapJudgement) -> TapJudgement | None:
+    """The innermost tap that passes alone, of the failing module or of one around it; None if none does.
+
+    None also where the failing module is wrong alone.
+    """
+    if failed.isolated is not None:
+        return failed if failed.isolated.passed else None
+    around = (tap for tap in taps if tap.path and f"{failed.path}.".startswith(f"{tap.path}."))
+    judged = (tap for tap in around if tap.isolated is not None)
+    innermost = max(judged, key=lambda tap: len(tap.path), default=None)
+    return innermost if innermost is not None and innermost.isolated and innermost.isolated.passed else None
 
 
 def _without_origins(received: Received) -> Received:

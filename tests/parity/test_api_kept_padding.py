@@ -1,5 +1,6 @@
 """Garbage in the padding is told at the code that keeps it, not at the module that reads it by design."""
 
+import functools
 import inspect
 
 import numpy as np
@@ -158,3 +159,77 @@ def test_a_module_that_reads_padding_which_both_sides_keep_is_named_itself():
     told = str(result)
     assert "padding leaks: garbage in padded positions changes valid bits at masked" in told
     assert "FAIL at masked" in told
+
+
+class Smooth(torch.nn.Module):
+    """Reads its neighbours, the padding included."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = torch.nn.Conv1d(WIDTH, WIDTH, 3, padding=1)
+
+    def forward(self, x):
+        return self.conv(x.transpose(1, 2)).transpose(1, 2)
+
+
+class Smoothed(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(WIDTH, WIDTH)
+        self.smooth = Smooth()
+
+    def forward(self, x, valid):
+        return self.smooth(torch.where(valid.unsqueeze(-1), self.layer(x), 0.0))
+
+
+class ConvPort(tp.Module):
+    """The convolution on data with channels last, which does not run on the reference's argument."""
+
+    def __init__(self, dtype):
+        super().__init__()
+        self.weight = tp.ones((WIDTH, WIDTH, 3), dtype=dtype)
+        self.bias = tp.ones((WIDTH,), dtype=dtype)
+
+    def forward(self, rows):
+        zero = tp.zeros_like(rows[:, :1])
+        shifted = tp.concatenate([zero, rows, zero], dim=1)
+        parts = [
+            shifted[:, k : k + LENGTH] @ tp.transpose(tp.squeeze(self.weight[:, :, k : k + 1], 2), 0, 1)
+            for k in range(3)
+        ]
+        return parts[0] + parts[1] + parts[2] + self.bias
+
+
+class SmoothPort(tp.Module):
+    def __init__(self, dtype):
+        super().__init__()
+        self.conv = ConvPort(dtype)
+
+    def forward(self, x):
+        return self.conv(x)
+
+
+class SmoothedPort(tp.Module):
+    def __init__(self, dtype, clears):
+        super().__init__()
+        self.layer = tp.Linear(WIDTH, WIDTH, dtype=dtype)
+        self.smooth = SmoothPort(dtype)
+        self._clears = clears
+
+    def forward(self, x, valid):
+        x = self.layer(x)
+        if self._clears:
+            x = tp.where(tp.unsqueeze(valid, -1), x, 0.0)
+        return self.smooth(x)
+
+
+@pytest.mark.parametrize("clears", [True, False])
+def test_padding_is_asked_where_an_inner_module_cannot_run_alone(clears):
+    build = functools.partial(SmoothedPort, clears=clears)
+    result = parity.compare(Smoothed(), build, BATCH, ("fp32",), mask="valid", poison=("x",))
+    assert result.passed is clears, result
+    if not clears:
+        told = str(result)
+        assert "FAIL at smooth" in told
+        assert "smooth receives another x in its padding" in told
+        assert "smooth passes on its own, and no other difference reaches smooth; the code of forward" in told
