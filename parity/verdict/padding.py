@@ -130,8 +130,8 @@ def through_padding(
     modules around that one are asked, the outermost first.
     """
     failed = next((tap for tap in taps if tap.tap == diagnosis.tap), None)
-    right = _right_alone(taps, failed) if failed is not None else None
     verdict = failed.accumulated if failed is not None else None
+    right = failed if diagnosis.kind == "amplification" else _right_around(taps, failed)
     if right is None or verdict is None or verdict.port.l2 <= half_of_digits(verdict.bound.unit_roundoff):
         return diagnosis
     failing = TapName.parse(right.tap).module_call
@@ -164,7 +164,7 @@ def through_padding(
             )
             return Diagnosis(
                 "between",
-                _tap_of(evidence, call.call) or diagnosis.tap,
+                right.tap,
                 text,
                 explanation=wrong.explanation,
                 code=call.parent,
@@ -173,13 +173,10 @@ def through_padding(
     return diagnosis
 
 
-def _right_alone(taps: Sequence[TapJudgement], failed: TapJudgement) -> TapJudgement | None:
-    """The innermost tap that passes alone, of the failing module or of one around it; None if none does.
-
-    None also where the failing module is wrong alone.
-    """
-    if failed.isolated is not None:
-        return failed if failed.isolated.passed else None
+def _right_around(taps: Sequence[TapJudgement], failed: TapJudgement | None) -> TapJudgement | None:
+    """The innermost tap around a module that is not judged alone, if it passes alone; else None."""
+    if failed is None or failed.isolated is not None:
+        return None
     around = (tap for tap in taps if tap.path and f"{failed.path}.".startswith(f"{tap.path}."))
     judged = (tap for tap in around if tap.isolated is not None)
     innermost = max(judged, key=lambda tap: len(tap.path), default=None)
