@@ -62,11 +62,11 @@ def _has_instructions(device: torch.device) -> bool:
 def ahead_schedule(call: Call) -> Schedule | None:
     """The schedule in this form of a call without a cache, by its sizes; None if `triton_kernel` runs it.
 
-    Where the longest program decides the time, small blocks of rows are faster, which this form lacks.
+    For very few programs small blocks of rows are faster, which this form lacks.
     """
     q, _, v, offsets, max_seq_len, mask = call
     size = size_class(q, v, max_seq_len, offsets.numel() - 1)
-    if size.fills < 2 or refusal(call):
+    if size.fills < 1 or refusal(call):
         return None
     window, has_context = mask.max_attn_len, mask.contextual_seq_len > 0
     group = _SHORT_GROUP if size.lengths == "short" else size.group

@@ -272,8 +272,9 @@ def test_a_search_times_the_form_in_other_blocks_and_the_former_kernel(dim, monk
 def test_few_programs_and_refused_calls_have_another_form(monkeypatch):
     assert ahead.ahead_schedule(call_of(16_896)) is None
     monkeypatch.setattr(ahead, "refusal", lambda _: "")
-    assert ahead.ahead_schedule(call_of(8_447)) is None
-    assert ahead.ahead_schedule(call_of(8_448)) is not None
+    # A quarter of a fill.
+    assert ahead.ahead_schedule(call_of(2_111)) is None
+    assert ahead.ahead_schedule(call_of(2_112)) == replace(AHEAD, group=64)
 
 
 @pytest.mark.parametrize(
