@@ -2,7 +2,8 @@
 
 Exact in any type are moved data, a zero, a result that equals an operand (x + 0, x * 1, a maximum), a whole
 number of an operation that rounds to integers, and a whole bound of a clamp. A power of two as a factor or a
-divisor changes no digit of a normal number.
+divisor changes no digit of a normal number. A product or a quotient of numbers of the type is exact if it is
+one, such as 15 / 10, which a rounding to integers may take up or down. So is a sum with a constant.
 
 Sums, differences and products of whole numbers are exact up to 1 / u: an index that a model computes in
 floating point, such as `floor(x).clamp(-8, 7) + 8`, is the same number in each program. With an error it
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -61,9 +63,12 @@ def exact_elements(
     is_elementwise = count == 1
     if is_elementwise and (name.rstrip("_") in _ROUNDS_TO_INTEGERS or kwargs.get("rounding_mode")):
         return result == result.trunc()
-    if is_elementwise and all(map(_is_whole, operands)):
-        return (result == result.trunc()) & (result.abs() <= 1.0 / precision.unit_roundoff)
     masks = [is_operand(result, operands) if is_elementwise else None]
+    if is_elementwise and all(map(_is_whole, operands)):
+        masks.append((result == result.trunc()) & (result.abs() <= 1.0 / precision.unit_roundoff))
+    is_scaling = name.rstrip("_") in ("mul", "div") or _is_offset(name, args)
+    if is_scaling and _are_of(precision.dtype, (*args, *kwargs.values()), operands):
+        masks.append(_in_type(result, precision.dtype))
     if name.rstrip("_") in _CLAMPS:
         masks.append(result == result.trunc())
     elif name.rstrip("_") in ("mul", "div") and _is_power_of_two(args, kwargs):
@@ -85,6 +90,23 @@ def _is_power_of_two(args: tuple, kwargs: dict) -> bool:
     return isinstance(number, (int, float)) and abs(math.frexp(number)[0]) == 0.5
 
 
+def _is_offset(name: str, args: tuple) -> bool:
+    """Whether an operation adds a number to a tensor, or subtracts one."""
+    return name.rstrip("_") in ("add", "sub", "rsub") and isinstance(args[1], (int, float))
+
+
+def _are_of(dtype: torch.dtype, arguments: tuple, operands: list[torch.Tensor]) -> bool:
+    """Whether all numbers of an operation are of a type: those in its arguments, and its `operands`."""
+    numbers = [value for value in arguments if isinstance(value, (int, float))]
+    tensors = [*operands, torch.tensor(numbers, dtype=torch.float64)]
+    return all(_is_everywhere(tensor, lambda part: _in_type(part, dtype)) for tensor in tensors)
+
+
+def _in_type(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The elements that are numbers of a type."""
+    return tensor.to(dtype).to(tensor.dtype) == tensor
+
+
 def _are_whole(arguments: tuple, operands: list[torch.Tensor]) -> bool:
     """Whether no number of an operation has a fraction: those in its arguments, and in its `operands`."""
     floating = [value for value in arguments if isinstance(value, torch.Tensor) and value.is_floating_point()]
@@ -96,9 +118,14 @@ def _are_whole(arguments: tuple, operands: list[torch.Tensor]) -> bool:
 
 
 def _is_whole(tensor: torch.Tensor) -> bool:
-    """Whether no number of a tensor has a fraction. The corner tells most tensors apart at once."""
+    """Whether no number of a tensor has a fraction."""
+    return _is_everywhere(tensor, lambda part: part == part.trunc())
+
+
+def _is_everywhere(tensor: torch.Tensor, holds: Callable[[torch.Tensor], torch.Tensor]) -> bool:
+    """Whether a condition holds for all elements. The corner tells most tensors apart at once."""
     corner = tensor[tuple(slice(0, _CORNER) for _ in tensor.shape)]
-    return torch.equal(corner, corner.trunc()) and torch.equal(tensor, tensor.trunc())
+    return bool(holds(corner).all()) and bool(holds(tensor).all())
 
 
 def is_operand(result: torch.Tensor, operands: list[torch.Tensor]) -> torch.Tensor | None:
