@@ -80,9 +80,9 @@ class DenseDLRMv3(ConfiguredCase):
         scale = weight_scale(name, parameter)
         return scale_of_tasks(scale, len(parameter), self.input.logit_scale) if is_of_logits(name) else scale
 
-    def initial_buffer(self, name: str, made: torch.Tensor) -> torch.Tensor | None:
+    def initial_buffer(self, name: str, own: torch.Tensor) -> torch.Tensor | None:
         # The bits come with a checkpoint. In the constructor's order, a port may take the configuration's.
-        return made.flip(0) if name.endswith("._combined_action_weights") else None
+        return own.flip(0) if name.endswith("._combined_action_weights") else None
 
     def forbidden_widths(self) -> set[int]:
         """Sizes that no padded axis may have."""

@@ -123,11 +123,11 @@ class DenseHSTU(ConfiguredCase):
     def weight_scale(self, name: str, parameter: torch.Tensor) -> float | None:
         return weight_scale(name, parameter, self.input.bias_scale, self.input.stream_scale)
 
-    def initial_buffer(self, name: str, made: torch.Tensor) -> torch.Tensor | None:
+    def initial_buffer(self, name: str, own: torch.Tensor) -> torch.Tensor | None:
         if not name.endswith("._item_id_to_category_id"):
             return None
         generator = torch.Generator().manual_seed(self.seed)
-        return torch.randint(self.model.num_categories, made.shape, generator=generator, dtype=made.dtype)
+        return torch.randint(self.model.num_categories, own.shape, generator=generator, dtype=own.dtype)
 
     def is_causal(self) -> bool:
         return True

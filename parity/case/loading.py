@@ -20,6 +20,8 @@ from parity.case.reference import CaseReference
 from parity.case.users_code import told, users_code
 
 _FIX = "name a Case, or a class or function that makes one"
+_LISTED = 3
+"""Cases of a module that a message names."""
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
@@ -135,8 +137,10 @@ def _imported(target: str) -> Any:
     value: Any = _module(module, target)
     for part in attribute.split("."):
         if not hasattr(value, part):
-            near = difflib.get_close_matches(part, dir(value), n=1)
-            fix = f"write {near[0]}" if near else f"name one that {module} defines"
+            cases = [name for name, own in vars(value).items() if _is_of_cases(own)]
+            near = difflib.get_close_matches(part, cases or dir(value), n=1)
+            known = ", ".join(cases[:_LISTED]) or f"one that {module} defines"
+            fix = f"write {near[0]}" if near else f"name {known}"
             own = Path(*module.split(".")).with_suffix(".py")
             file = getattr(value, "__file__", None)
             if file and own.is_file() and own.resolve() != Path(file).resolve():
@@ -144,6 +148,13 @@ def _imported(target: str) -> Any:
             raise UserError("case", target, f"has no attribute {part!r}", fix)
         value = getattr(value, part)
     return value
+
+
+def _is_of_cases(value: Any) -> bool:
+    """Whether an attribute is a case, or a class of cases that is not the engine's."""
+    if isinstance(value, type):
+        return issubclass(value, Case) and not value.__module__.startswith("parity.")
+    return isinstance(value, Case)
 
 
 def _module(name: str, target: str) -> ModuleType:

@@ -252,14 +252,15 @@ class Case(Pairing, Incremental, Cached, Quantised, Recorded, abc.ABC):
         """
         return None
 
-    def initial_buffer(self, name: str, made: torch.Tensor) -> torch.Tensor | None:
+    def initial_buffer(self, name: str, own: torch.Tensor) -> torch.Tensor | None:
         """Values of a buffer that come with a checkpoint, such as a map of items to categories.
 
-        None for those of the constructor, which a port may make itself. Draw them from `seed`.
+        None for the values that it has otherwise. Draw others from `seed`.
 
         Args:
             name: Its name in the reference's state dict.
-            made: The constructor's values, which give shape and type.
+            own: The values that it has otherwise: of a norm's statistic drawn ones, else those of the
+                constructor, which a port may make itself. They give shape and type.
         """
         return None
 

@@ -15,6 +15,7 @@ from parity.case import Case, CaseReference, Registry, load_case
 from parity.execution.bounds import checked
 from parity.execution.folder import has_content
 from parity.execution.request import Request
+from parity.inputs.arrays import make_inputs
 from parity.inputs.prepared import require_names
 from parity.runners import RUNNERS, default_runners
 
@@ -88,6 +89,9 @@ class Arguments:
         batch = RECORDED_BATCH if self.data is not None and self.batch is None else self.batch
         if batch is not None or self.seed is not None:
             selected = [case.with_overrides(seed=self.seed, batch_size=batch) for case in selected]
+        if self.batch is not None and self.data is None:
+            for case in selected:
+                _require_rows(case, self.batch)
         if self.policy is not None:
             selected = [case.quantised(_schemes(self.policy)) for case in selected]
         asked = check_names("--runners", names("--runners", self.runners), RUNNERS)
@@ -159,6 +163,14 @@ def apart(folders: Mapping[str, Path | None]) -> None:
         if outer == inner or outer in inner.parents:
             problem = f"is or lies in the folder of {one}"
             raise UserError(option, str(folder), problem, "choose another folder")
+
+
+def _require_rows(case: Case, rows: int) -> None:
+    """Raises `UserError` for a case whose inputs have other rows than asked for."""
+    actual = case.batch_size_of(make_inputs(case).typical)
+    if actual != rows:
+        problem = f"does not change {case.name}, whose make_inputs gives {actual} rows"
+        raise UserError("--batch", rows, problem, "make self.batch_size rows, or leave --batch out")
 
 
 def writable(option: str, folder: Path) -> Path:

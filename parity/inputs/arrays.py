@@ -174,7 +174,8 @@ def _require_repeatable(case: Case, drawn: Sequence[CaseInputs]) -> None:
 def _planned(case: Case, typical: CaseInputs) -> list[NamedInputs]:
     """The typical batch and the others of the case's plan, without repetitions."""
     batches = [NamedInputs(TYPICAL, "compiled for and timed", typical)]
-    with of_case(case, "plan"):
+    # By default `make_inputs` makes the plan's batches.
+    with of_case(case, "make_inputs" if type(case).plan is Case.plan else "plan"):
         plan = list(case.plan())
     require_plan(case, plan)
     for planned in plan:

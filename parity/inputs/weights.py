@@ -85,7 +85,7 @@ def initial_weights(
     model: torch.nn.Module,
     seed: int,
     weight_scale: WeightScale | None = None,
-    initial_buffer: InitialBuffer = lambda name, made: None,
+    initial_buffer: InitialBuffer = lambda name, own: None,
 ) -> dict[str, torch.Tensor]:
     """Weights with which every module of the model shows in its output.
 
@@ -111,8 +111,9 @@ def initial_weights(
         if shared != name:
             weights[name] = weights[shared].clone()
             continue
-        given = initial_buffer(name, buffer)
-        weights[name] = _drawn_or_made(name, buffer, seed) if given is None else given.detach().cpu().clone()
+        own = _initial_buffer(name, buffer, seed)
+        given = initial_buffer(name, own)
+        weights[name] = own if given is None else given.detach().cpu().clone()
     for name, parameter in model.named_parameters(remove_duplicate=False):
         if first.setdefault(id(parameter), name) != name:
             weights[name] = weights[first[id(parameter)]].clone()
@@ -133,7 +134,7 @@ def initial_weights(
     return {name: _stored(weights[name].reshape(tensor.shape)) for name, tensor in state.items()}
 
 
-def _drawn_or_made(name: str, buffer: torch.Tensor, seed: int) -> torch.Tensor:
+def _initial_buffer(name: str, buffer: torch.Tensor, seed: int) -> torch.Tensor:
     """A buffer's own values; of a norm's statistic drawn ones."""
     if not (buffer.is_floating_point() and is_statistic(name)):
         return buffer.detach().cpu().clone()

@@ -120,7 +120,7 @@ def test_overrides_leave_the_module_s_own_case_alone():
         ({"target": "no_such_module:case"}, "cannot be imported"),
         (
             {"target": "doubling_cases:absent"},
-            "has no attribute 'absent'; name one that doubling_cases",
+            "has no attribute 'absent'; name Doubling, ",
         ),
         ({"target": "doubling_cases:Doublin"}, "has no attribute 'Doublin'; write Doubling"),
         ({"target": "doubling_cases:number"}, "is of type int, not a parity.Case; name a Case"),

@@ -100,6 +100,20 @@ def test_a_method_that_raises(method):
     _refused(f"{method} fails (ZeroDivisionError: mine, {__file__}:", **{method: wrong})
 
 
+def test_inputs_that_fail_for_few_rows_are_told_as_inputs():
+    """The default plan has one row and two, and no code of the user's."""
+
+    def make_inputs(self):
+        return {
+            "x": np.zeros((self.batch_size, WIDTH), np.float32)[: self.batch_size // (self.batch_size - 1)]
+        }
+
+    _refused(
+        f"make_inputs fails (ZeroDivisionError: integer division or modulo by zero, {__file__}:",
+        make_inputs=make_inputs,
+    )
+
+
 def test_the_names_of_outputs_are_no_text():
     _refused("whole_outputs: 'forward'", whole_outputs="forward")
 

@@ -247,6 +247,22 @@ def test_more_rows_than_bytes_are_refused_where_the_case_knows_no_sizes(refused)
         assert re.match("case: new_case needs .* GiB of memory, and .* GiB are available; give", message)
 
 
+def test_rows_that_a_case_does_not_make_are_refused(refused, tmp_path_factory, monkeypatch):
+    code = tmp_path_factory.mktemp("code")
+    (code / "fixed_rows.py").write_text(
+        "from parity.cli.new_case import NewCase\n"
+        "class Fixed(NewCase):\n"
+        "    def make_inputs(self):\n"
+        "        return {name: array[:5] for name, array in super().make_inputs().items()}\n"
+    )
+    monkeypatch.syspath_prepend(code)
+    message = refused("run", "--model", "fixed_rows:Fixed", "--batch", 64)
+    assert message == (
+        "--batch: 64 does not change new_case, whose make_inputs gives 5 rows; "
+        "make self.batch_size rows, or leave --batch out"
+    )
+
+
 @pytest.mark.parametrize(
     ("option", "arguments"),
     [("--save", ("precision", "--case", "dlrm_tiny")), ("--profile", ("run", *TINY))],
