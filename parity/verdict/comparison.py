@@ -236,7 +236,7 @@ def _compared(
     )
     calls = with_broadcasts(calls, taps)
     diagnosis = diagnose(taps, checks, leak, calls, evidence.entry, tolerated)
-    if diagnosis.kind in ("module", "amplification"):
+    if diagnosis.kind in ("module", "amplification", "between"):
         diagnosis = through_padding(evidence, results, taps, diagnosis)
     diagnosis = in_front_of_leak(evidence, results, leak, diagnosis)
     diagnosis = in_appends(evidence, results, diagnosis)

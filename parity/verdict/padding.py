@@ -131,7 +131,7 @@ def through_padding(
     """
     failed = next((tap for tap in taps if tap.tap == diagnosis.tap), None)
     verdict = failed.accumulated if failed is not None else None
-    right = failed if diagnosis.kind == "amplification" else _right_around(taps, failed)
+    right = failed if diagnosis.kind == "amplification" else _right_around(taps, failed, diagnosis)
     if right is None or verdict is None or verdict.port.l2 <= half_of_digits(verdict.bound.unit_roundoff):
         return diagnosis
     failing = TapName.parse(right.tap).module_call
@@ -173,11 +173,18 @@ def through_padding(
     return diagnosis
 
 
-def _right_around(taps: Sequence[TapJudgement], failed: TapJudgement | None) -> TapJudgement | None:
-    """The innermost tap around a module that is not judged alone, if it passes alone; else None."""
-    if failed is None or failed.isolated is not None:
-        return None
-    around = (tap for tap in taps if tap.path and f"{failed.path}.".startswith(f"{tap.path}."))
+def _right_around(
+    taps: Sequence[TapJudgement], failed: TapJudgement | None, diagnosis: Diagnosis
+) -> TapJudgement | None:
+    """The innermost tap around the blamed place that is judged alone, if it passes alone; else None.
+
+    The place is a module that is not judged alone, or the code of a module around a wrong argument.
+    """
+    if diagnosis.kind == "between":
+        inside = diagnosis.code or ""
+    else:
+        inside = "" if failed is None or failed.isolated is not None else failed.path
+    around = (tap for tap in taps if tap.path and f"{inside}.".startswith(f"{tap.path}."))
     judged = (tap for tap in around if tap.isolated is not None)
     innermost = max(judged, key=lambda tap: len(tap.path), default=None)
     return innermost if innermost is not None and innermost.isolated and innermost.isolated.passed else None

@@ -233,3 +233,52 @@ def test_padding_is_asked_where_an_inner_module_cannot_run_alone(clears):
         assert "FAIL at smooth" in told
         assert "smooth receives another x in its padding" in told
         assert "smooth passes on its own, and no other difference reaches smooth; the code of forward" in told
+
+
+class Suffix(torch.nn.Module):
+    """Sums the positions behind each one by a function, the padding included, in front of a layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.out = torch.nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        return self.out(x.flip(1).cumsum(1).flip(1))
+
+
+class Behind(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(WIDTH, WIDTH)
+        self.read = Suffix()
+
+    def forward(self, x, valid):
+        return self.read(torch.where(valid.unsqueeze(-1), self.layer(x), 0.0))
+
+
+class SuffixPort(tp.Module):
+    def __init__(self, dtype):
+        super().__init__()
+        self.out = tp.Linear(WIDTH, WIDTH, dtype=dtype)
+
+    def forward(self, x):
+        sums = [tp.sum(x[:, position:], dim=1, keepdim=True) for position in range(LENGTH)]
+        return self.out(tp.concatenate(sums, dim=1))
+
+
+class BehindPort(tp.Module):
+    def __init__(self, dtype):
+        super().__init__()
+        self.layer = tp.Linear(WIDTH, WIDTH, dtype=dtype)
+        self.read = SuffixPort(dtype)
+
+    def forward(self, x, valid):
+        return self.read(self.layer(x))
+
+
+def test_code_of_a_module_that_passes_alone_is_not_blamed():
+    result = parity.compare(Behind(), BehindPort, BATCH, ("fp32",), mask="valid", poison=("x",))
+    told = str(result)
+    assert "FAIL at read\n" in told
+    assert "read receives another x in its padding" in told
+    assert "read passes on its own, and no other difference reaches read; the code of forward makes" in told

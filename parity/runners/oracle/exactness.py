@@ -3,7 +3,8 @@
 Exact in any type are moved data, a zero, a result that equals an operand (x + 0, x * 1, a maximum), a whole
 number of an operation that rounds to integers, and a whole bound of a clamp. A power of two as a factor or a
 divisor changes no digit of a normal number. A product or a quotient of numbers of the type is exact if it is
-one, such as 15 / 10, which a rounding to integers may take up or down. So is a sum with a constant.
+one, such as 15 / 10, which a rounding to integers may take up or down. So is a sum with a constant, and a sum
+of two such numbers that has few digits, such as 0.5 + 0.25.
 
 Sums, differences and products of whole numbers are exact up to 1 / u: an index that a model computes in
 floating point, such as `floor(x).clamp(-8, 7) + 8`, is the same number in each program. With an error it
@@ -15,7 +16,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -28,6 +28,8 @@ _EXACT_OF_WHOLE = frozenset(
     "add sub rsub mul neg abs remainder fmod sum cumsum mm bmm mv dot addmm baddbmm addmv".split()
 )
 """Operations whose result has no rounding where operands and result are whole and small."""
+_OF_THE_TYPE = frozenset("add sub rsub mul div".split())
+"""Operations of numbers of the type whose result has no rounding where it is a number of the type."""
 _CORNER = 4
 """Elements along each axis that tell most tensors apart from whole numbers."""
 _WHOLE = 2.0**24
@@ -66,9 +68,8 @@ def exact_elements(
     masks = [is_operand(result, operands) if is_elementwise else None]
     if is_elementwise and all(map(_is_whole, operands)):
         masks.append((result == result.trunc()) & (result.abs() <= 1.0 / precision.unit_roundoff))
-    is_scaling = name.rstrip("_") in ("mul", "div") or _is_offset(name, args)
-    if is_scaling and _are_of(precision.dtype, (*args, *kwargs.values()), operands):
-        masks.append(_in_type(result, precision.dtype))
+    if name.rstrip("_") in _OF_THE_TYPE:
+        masks.append(_of_the_type(name, (*args, *kwargs.values()), result, operands, precision))
     if name.rstrip("_") in _CLAMPS:
         masks.append(result == result.trunc())
     elif name.rstrip("_") in ("mul", "div") and _is_power_of_two(args, kwargs):
@@ -90,21 +91,42 @@ def _is_power_of_two(args: tuple, kwargs: dict) -> bool:
     return isinstance(number, (int, float)) and abs(math.frexp(number)[0]) == 0.5
 
 
-def _is_offset(name: str, args: tuple) -> bool:
-    """Whether an operation adds a number to a tensor, or subtracts one."""
-    return name.rstrip("_") in ("add", "sub", "rsub") and isinstance(args[1], (int, float))
-
-
-def _are_of(dtype: torch.dtype, arguments: tuple, operands: list[torch.Tensor]) -> bool:
-    """Whether all numbers of an operation are of a type: those in its arguments, and its `operands`."""
+def _of_the_type(
+    name: str, arguments: tuple, result: torch.Tensor, operands: list[torch.Tensor], precision: Precision
+) -> torch.Tensor | None:
+    """Elements of a product, quotient or sum that are numbers of the type, as their operands are."""
     numbers = [value for value in arguments if isinstance(value, (int, float))]
-    tensors = [*operands, torch.tensor(numbers, dtype=torch.float64)]
-    return all(_is_everywhere(tensor, lambda part: _in_type(part, dtype)) for tensor in tensors)
+    tensors = [*operands, torch.tensor(numbers, dtype=torch.float64)] if numbers else operands
+    if not all(_has_some(tensor, precision.dtype) for tensor in tensors):
+        return None
+    is_sum_of_two = name.rstrip("_") not in ("mul", "div") and len(operands) > 1
+    # Half of all sums lose no digit by chance, which says nothing of a port that adds in another order.
+    exact = _is_short(result, precision) if is_sum_of_two else _in_type(result, precision.dtype)
+    for number in numbers:
+        exact &= float(torch.tensor(number, dtype=precision.dtype)) == number
+    for operand in operands:
+        if not _broadcasts(operand, result):
+            return None
+        exact &= _in_type(operand, precision.dtype)
+    return exact
+
+
+def _has_some(tensor: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Whether a number of a type, other than zero, is in the corner of a tensor; rounded ones have errors."""
+    corner = tensor[tuple(slice(0, _CORNER) for _ in tensor.shape)]
+    return bool((_in_type(corner, dtype) & (corner != 0.0)).any())
 
 
 def _in_type(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """The elements that are numbers of a type."""
     return tensor.to(dtype).to(tensor.dtype) == tensor
+
+
+def _is_short(tensor: torch.Tensor, precision: Precision) -> torch.Tensor:
+    """The elements that have at most half of a precision's digits, such as 0.75."""
+    mantissa, _ = torch.frexp(tensor)
+    scaled = mantissa * 2.0 ** (round(-math.log2(precision.unit_roundoff)) // 2)
+    return scaled == scaled.trunc()
 
 
 def _are_whole(arguments: tuple, operands: list[torch.Tensor]) -> bool:
@@ -118,14 +140,9 @@ def _are_whole(arguments: tuple, operands: list[torch.Tensor]) -> bool:
 
 
 def _is_whole(tensor: torch.Tensor) -> bool:
-    """Whether no number of a tensor has a fraction."""
-    return _is_everywhere(tensor, lambda part: part == part.trunc())
-
-
-def _is_everywhere(tensor: torch.Tensor, holds: Callable[[torch.Tensor], torch.Tensor]) -> bool:
-    """Whether a condition holds for all elements. The corner tells most tensors apart at once."""
+    """Whether no number of a tensor has a fraction. The corner tells most tensors apart at once."""
     corner = tensor[tuple(slice(0, _CORNER) for _ in tensor.shape)]
-    return bool(holds(corner).all()) and bool(holds(tensor).all())
+    return torch.equal(corner, corner.trunc()) and torch.equal(tensor, tensor.trunc())
 
 
 def is_operand(result: torch.Tensor, operands: list[torch.Tensor]) -> torch.Tensor | None:
@@ -135,8 +152,13 @@ def is_operand(result: torch.Tensor, operands: list[torch.Tensor]) -> torch.Tens
     """
     exact = None
     for operand in operands:
-        pairs = zip(reversed(operand.shape), reversed(result.shape), strict=False)
-        if operand.ndim <= result.ndim and all(size in (1, whole) for size, whole in pairs):
+        if _broadcasts(operand, result):
             same = result == operand
             exact = same if exact is None else exact | same
     return exact
+
+
+def _broadcasts(operand: torch.Tensor, result: torch.Tensor) -> bool:
+    """Whether an operand has the shape of a result, but for axes of 1 and missing ones."""
+    pairs = zip(reversed(operand.shape), reversed(result.shape), strict=False)
+    return operand.ndim <= result.ndim and all(size in (1, whole) for size, whole in pairs)
