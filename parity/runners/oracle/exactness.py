@@ -32,6 +32,8 @@ _OF_THE_TYPE = frozenset("add sub rsub mul div".split())
 """Operations of numbers of the type whose result has no rounding where it is a number of the type."""
 _CORNER = 4
 """Elements along each axis that tell most tensors apart from whole numbers."""
+_ROWS = 64
+"""Rows of a tensor that tell whether it has numbers of a type."""
 _WHOLE = 2.0**24
 """Sums and products of whole numbers are exact in float32 below it."""
 
@@ -112,9 +114,15 @@ def _of_the_type(
 
 
 def _has_some(tensor: torch.Tensor, dtype: torch.dtype) -> bool:
-    """Whether a number of a type, other than zero, is in the corner of a tensor; rounded ones have errors."""
-    corner = tensor[tuple(slice(0, _CORNER) for _ in tensor.shape)]
-    return bool((_in_type(corner, dtype) & (corner != 0.0)).any())
+    """Whether rows of a tensor have a number of a type, other than zero. Numbers with an error are none.
+
+    Rows over the whole tensor are read, since the first ones may be zero, and the begin of each row.
+    """
+    if not tensor.ndim:
+        return bool(_in_type(tensor, dtype) & (tensor != 0.0))
+    step = max(1, tensor.shape[0] // _ROWS)
+    part = tensor[(slice(None, None, step), *(slice(0, _CORNER) for _ in tensor.shape[1:]))]
+    return bool((_in_type(part, dtype) & (part != 0.0)).any())
 
 
 def _in_type(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -335,6 +335,7 @@ def test_whole_results_of_whole_operands_are_exact(precision):
 def test_results_of_the_type_from_numbers_of_the_type_are_exact(precision):
     """A rounding to integers may take 15 / 10 up or down, and does so in every correct program alike."""
     ages = torch.tensor([5.0, 15.0, 25.0, 55.0], dtype=torch.float64).repeat(50)
+    ages[:20] = 0.0
     for run in (
         lambda x: x / 10.0,
         lambda x: torch.round(x / 10.0),
