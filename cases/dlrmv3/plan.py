@@ -56,6 +56,8 @@ def plan(case: CaseConfig, forbidden_widths: set[int]) -> Iterator[PlannedBatch]
 def _shapes_and_values(draw: Drawing, typical: int) -> Iterator[PlannedBatch]:
     """Batches of the model's own width; `typical` users in the typical batch."""
     model, rng = draw.model, draw.rng
+    # Of its own, so that the moments of candidates move no length.
+    moments = rng.spawn(1)[0]
     h, t = model.max_uih_len, model.max_num_candidates
     yield PlannedBatch(
         "one full row",
@@ -78,7 +80,7 @@ def _shapes_and_values(draw: Drawing, typical: int) -> Iterator[PlannedBatch]:
         draw.batch(
             Requests((1, 0, _above_a_least_length(model)), (1, t, t), queries, h),
             rng.integers(-5000, 61, (3, h)),
-            rng.integers(-5000, 61, (3, t)),
+            moments.integers(-5000, 61, (3, t)),
         ),
     )
     queries = tuple(np.resize((-500_000_001, 3_000_000_000, 5_000_000_000, 61, -1), typical).tolist())
@@ -90,7 +92,9 @@ def _shapes_and_values(draw: Drawing, typical: int) -> Iterator[PlannedBatch]:
         "decades",
         "queries before 1970 and beyond 32 bits, at other hours and days; ages of decades",
         draw.batch(
-            Requests(*lengths, queries, h), _decade_ages(rng, (typical, h)), _decade_ages(rng, (typical, t))
+            Requests(*lengths, queries, h),
+            _decade_ages(rng, (typical, h)),
+            _decade_ages(moments, (typical, t)),
         ),
     )
 
