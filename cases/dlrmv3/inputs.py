@@ -53,20 +53,19 @@ class Drawing:
         # Every precision holds these numbers exactly: half types round the inputs of a case, too.
         self._tables = np.rint(_STEPS * tables.standard_normal(shape, dtype=np.float32)) / np.float32(_STEPS)
 
-    def batch(self, requests: Requests, ages_BH: np.ndarray, ages_BT: np.ndarray | None = None) -> CaseInputs:
+    def batch(self, requests: Requests, ages_BH: np.ndarray, ages_BT: np.ndarray | int = 0) -> CaseInputs:
         """Requests of the given lengths.
 
         Args:
             requests: The lengths and queries.
             ages_BH: Seconds of each event in front of the query.
-            ages_BT: Likewise of each candidate but a user's last, whose moment is the query's; 0 by default.
+            ages_BT: Likewise of each candidate but a user's last, whose moment is the query's.
         """
         model, rng = self.model, self.rng
         history_B, candidates_B = (np.array(rows) for rows in (requests.history, requests.candidates))
         valid_BH = np.arange(requests.width) < history_B[:, None]
         valid_BT = np.arange(model.max_num_candidates) < candidates_B[:, None]
         query_B1 = np.array(requests.queries)[:, None]
-        ages_BT = np.zeros(valid_BT.shape, dtype=np.int64) if ages_BT is None else ages_BT
         is_last_BT = np.arange(model.max_num_candidates) == candidates_B[:, None] - 1
         ids_BH, ids_BT = (self._ids(valid.shape) for valid in (valid_BH, valid_BT))
         # A candidate that is the latest event, and one that is another candidate.

@@ -59,6 +59,6 @@ def in_appends(evidence: Evidence, results: Results, diagnosis: Diagnosis) -> Di
                 text=text,
                 explanation=wrong[0].explanation,
                 code=call.parent,
-                argument=argument_of(call, wrong[0]),
+                argument=argument_of(call.call, wrong[0].name),
             )
     return diagnosis

@@ -139,7 +139,8 @@ def _failed_alone(
     for call in calls:
         if call.parent == tap.path and call.wrong:
             text = f"{text}; inside, {call.call} {call.text()}"
-            return Diagnosis("module", tap.tap, text, code=tap.path, argument=argument_of(call, call.wrong))
+            argument = argument_of(call.call, call.wrong.name)
+            return Diagnosis("module", tap.tap, text, code=tap.path, argument=argument)
     return Diagnosis("module", tap.tap, text + (_first_inside(taps, tap) or _nearest_inside(taps, tap)))
 
 
@@ -173,13 +174,13 @@ def _between(
         f"{unknown}",
         explanation=wrong.explanation,
         code=call.parent,
-        argument=argument_of(call, wrong),
+        argument=argument_of(call.call, wrong.name),
     )
 
 
-def argument_of(call: CallJudgement, argument: ArgumentDifference) -> str:
+def argument_of(call: str, argument: str) -> str:
     """The tap name of an argument of a call."""
-    return str(replace(TapName.parse(call.call), argument=argument.name))
+    return str(replace(TapName.parse(call), argument=argument))
 
 
 def _or_tolerated(code: str, behind: str) -> str:

@@ -66,14 +66,24 @@ def in_front_of_leak(evidence: Evidence, results: Results, leak: str, diagnosis:
     leaking, poisoned = TapName.parse(leak).module_call, evidence.poisoned()
     sides = ((evidence.reference, poisoned), (results.received, results.received_poisoned))
     for call, received in results.received_poisoned.arguments.items():
-        name = TapName.parse(call)
-        if not (name == leaking or f"{leaking.path}.".startswith(f"{name.path}.")):
+        if not _is_around(call, leaking):
             continue
         for argument in received.arguments:
             reference, port = (_changes(*side, call, argument.name) for side in sides)
             if port and reference is False:
                 return _kept(evidence, call, received, argument, leak)
     return diagnosis
+
+
+def _is_around(call: str, inner: TapName) -> bool:
+    """Whether a call is another one, or one of a module around it."""
+    name = TapName.parse(call)
+    return name == inner or _holds(name.path, inner.path)
+
+
+def _holds(path: str, inner: str) -> bool:
+    """Whether a module is another one, or around it."""
+    return f"{inner}.".startswith(f"{path}.")
 
 
 def _kept(evidence: Evidence, call: str, received: Received, argument: Argument, leak: str) -> Diagnosis:
@@ -91,7 +101,7 @@ def _kept(evidence: Evidence, call: str, received: Received, argument: Argument,
         _tap_of(evidence, call) or leak,
         f"{text}; the code of {received.parent or evidence.entry} makes the argument",
         code=received.parent,
-        argument=str(replace(TapName.parse(call), argument=argument.name)),
+        argument=argument_of(call, argument.name),
     )
 
 
@@ -138,7 +148,7 @@ def through_padding(
     around = {
         call: _without_origins(received)
         for call, received in evidence.reference.arguments.items()
-        if TapName.parse(call) == failing or f"{failing.path}.".startswith(f"{TapName.parse(call).path}.")
+        if _is_around(call, failing)
     }
 
     def counts(tensor: torch.Tensor) -> np.ndarray:
@@ -168,7 +178,7 @@ def through_padding(
                 text,
                 explanation=wrong.explanation,
                 code=call.parent,
-                argument=argument_of(call, wrong),
+                argument=argument_of(call.call, wrong.name),
             )
     return diagnosis
 
@@ -184,7 +194,7 @@ def _right_around(
         inside = diagnosis.code or ""
     else:
         inside = "" if failed is None or failed.isolated is not None else failed.path
-    around = (tap for tap in taps if tap.path and f"{inside}.".startswith(f"{tap.path}."))
+    around = (tap for tap in taps if tap.path and _holds(tap.path, inside))
     judged = (tap for tap in around if tap.isolated is not None)
     innermost = max(judged, key=lambda tap: len(tap.path), default=None)
     return innermost if innermost is not None and innermost.isolated and innermost.isolated.passed else None

@@ -16,6 +16,8 @@ BATCH = {
     "x": np.random.default_rng(1).standard_normal((len(LENGTHS), LENGTH, WIDTH)).astype(np.float32),
     "valid": np.arange(LENGTH) < LENGTHS[:, None],
 }
+# The clean padding is 0, so that only garbage in it tells a port that clears it from one that does not.
+CLEAN = BATCH | {"x": np.where(BATCH["valid"][..., None], BATCH["x"], 0.0).astype(np.float32)}
 
 
 class Total(torch.nn.Module):
@@ -62,7 +64,6 @@ class ClearPort(tp.Module):
         self._clears = clears
 
     def forward(self, x, valid):
-        # The clean padding is 0, so that only garbage in it tells the two apart.
         return tp.where(tp.unsqueeze(valid, -1), x, 0.0) if self._clears else x * 1.0
 
 
@@ -82,11 +83,10 @@ class Port(tp.Module):
 
 
 def _compared(by_module, clears):
-    batch = BATCH | {"x": np.where(BATCH["valid"][..., None], BATCH["x"], 0.0).astype(np.float32)}
     return parity.compare(
         Model(by_module),
         lambda dtype: Port(dtype, by_module, clears),
-        batch,
+        CLEAN,
         ("fp32",),
         mask="valid",
         poison=("x",),
@@ -154,8 +154,7 @@ class AroundPort(tp.Module):
 
 
 def test_a_module_that_reads_padding_which_both_sides_keep_is_named_itself():
-    batch = BATCH | {"x": np.where(BATCH["valid"][..., None], BATCH["x"], 0.0).astype(np.float32)}
-    result = parity.compare(Around(), AroundPort, batch, ("fp32",), mask="valid", poison=("x",))
+    result = parity.compare(Around(), AroundPort, CLEAN, ("fp32",), mask="valid", poison=("x",))
     told = str(result)
     assert "padding leaks: garbage in padded positions changes valid bits at masked" in told
     assert "FAIL at masked" in told

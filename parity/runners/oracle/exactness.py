@@ -64,19 +64,19 @@ def exact_elements(
         count: Terms of a sum; 1 for an elementwise operation.
         precision: The precision that the result is rounded to.
     """
-    is_elementwise = count == 1
-    if is_elementwise and (name.rstrip("_") in _ROUNDS_TO_INTEGERS or kwargs.get("rounding_mode")):
+    is_elementwise, name = count == 1, name.rstrip("_")
+    if is_elementwise and (name in _ROUNDS_TO_INTEGERS or kwargs.get("rounding_mode")):
         return result == result.trunc()
     masks = [is_operand(result, operands) if is_elementwise else None]
     if is_elementwise and all(map(_is_whole, operands)):
         masks.append((result == result.trunc()) & (result.abs() <= 1.0 / precision.unit_roundoff))
-    if name.rstrip("_") in _OF_THE_TYPE:
+    if name in _OF_THE_TYPE:
         masks.append(_of_the_type(name, (*args, *kwargs.values()), result, operands, precision))
-    if name.rstrip("_") in _CLAMPS:
+    if name in _CLAMPS:
         masks.append(result == result.trunc())
-    elif name.rstrip("_") in ("mul", "div") and _is_power_of_two(args, kwargs):
+    elif name in ("mul", "div") and _is_power_of_two(args, kwargs):
         masks.append(result.abs() >= torch.finfo(precision.dtype).smallest_normal)
-    elif name.rstrip("_") in _EXACT_OF_WHOLE and _are_whole((*args, *kwargs.values()), operands):
+    elif name in _EXACT_OF_WHOLE and _are_whole((*args, *kwargs.values()), operands):
         whole = result.abs() <= 1.0 / precision.unit_roundoff
         if is_elementwise:
             masks.append(whole)
@@ -98,17 +98,14 @@ def _of_the_type(
 ) -> torch.Tensor | None:
     """Elements of a product, quotient or sum that are numbers of the type, as their operands are."""
     numbers = [value for value in arguments if isinstance(value, (int, float))]
-    tensors = [*operands, torch.tensor(numbers, dtype=torch.float64)] if numbers else operands
-    if not all(_has_some(tensor, precision.dtype) for tensor in tensors):
+    if not all(_in_type(torch.tensor(number, dtype=torch.float64), precision.dtype) for number in numbers):
         return None
-    is_sum_of_two = name.rstrip("_") not in ("mul", "div") and len(operands) > 1
+    if not all(_broadcasts(operand, result) and _has_some(operand, precision.dtype) for operand in operands):
+        return None
+    is_sum_of_two = name not in ("mul", "div") and len(operands) > 1
     # Half of all sums lose no digit by chance, which says nothing of a port that adds in another order.
     exact = _is_short(result, precision) if is_sum_of_two else _in_type(result, precision.dtype)
-    for number in numbers:
-        exact &= float(torch.tensor(number, dtype=precision.dtype)) == number
     for operand in operands:
-        if not _broadcasts(operand, result):
-            return None
         exact &= _in_type(operand, precision.dtype)
     return exact
 
