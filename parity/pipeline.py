@@ -33,13 +33,11 @@ from parity.verdict.apart import judge_of
 from parity.verdict.judging import PrecisionJudge, PrecisionJudgement
 from parity.verdict.sensitivity import multiples
 
-JudgesStreams = Callable[[Case, Precision, Worker], Sequence[StreamReport]]
-"""Judges short streams of a case in a precision, in a process of a worker."""
+JudgesStreams = Callable[[Case, Precision, Worker, bool], Sequence[StreamReport]]
+"""Judges short streams of a case in a precision, in a process of a worker; True for the run's only case."""
 
 
-def run(
-    request: Request, progress: Progress, streams: JudgesStreams = lambda case, precision, worker: ()
-) -> Report:
+def run(request: Request, progress: Progress, streams: JudgesStreams = lambda *_: ()) -> Report:
     """Run every case in every precision on every runner and judge them.
 
     Args:
@@ -140,9 +138,7 @@ def _require_same_code(before: Mapping[str, Code], states: Sequence[Mapping[str,
     """
     ran = one_state(states)
     one_state([ran, {name: before[name] for name in before.keys() & ran.keys()}])
-    require_unchanged(
-        {name: own for name, own in ran.items() if name in before or name not in sys.modules}
-    )
+    require_unchanged({name: own for name, own in ran.items() if name in before or name not in sys.modules})
 
 
 def _finish(
@@ -176,7 +172,9 @@ def _finish(
         if not request.streams:
             return ()
         asked = _of_streams(entry.case, [own.case for own in prepared], precisions)
-        return tuple(stream for own in asked for stream in streams(entry.case, own, worker))
+        return tuple(
+            stream for own in asked for stream in streams(entry.case, own, worker, len(prepared) == 1)
+        )
 
     # Streams come first: they are the longest units of one process. No core waits long for the last unit.
     longest_first = sorted(prepared, key=lambda entry: _length(entry, request), reverse=True)

@@ -39,11 +39,22 @@ def judge_stream(console: Console, arguments: Arguments, steps: int, capacity: i
     return _show(console, verdicts, f"{cases[0].name}, streams")
 
 
-def judge_small_streams(case: Case, precision: Precision, worker: Worker) -> tuple[StreamReport, ...]:
+def judge_small_streams(
+    case: Case, precision: Precision, worker: Worker, is_only_case: bool = True
+) -> tuple[StreamReport, ...]:
     """Short streams of a case in one precision, for the report of a plain run; none for a case without.
 
     They run in the process of the port. Its row of the report has the reason where it cannot run. A
     stream that ends without a verdict fails.
+
+    Args:
+        case: The case.
+        precision: The tested precision.
+        worker: The processes of runners.
+        is_only_case: Whether the run has no other case: then bad input ends it.
+
+    Raises:
+        UserError: Bad input of the only case.
     """
     if not case.has_streams():
         return ()
@@ -57,6 +68,10 @@ def judge_small_streams(case: Case, precision: Precision, worker: Worker) -> tup
             return port.request(Commands.call, f"{__name__}:small_streams", case.reference, precision.name)
         except RunnerFailure as failure:
             return (_broken(precision, failure),)
+        except UserError as error:
+            if is_only_case:
+                raise
+            return (_broken(precision, RunnerFailure(Status.ERROR, str(error))),)
 
 
 def _broken(precision: Precision, failure: RunnerFailure) -> StreamReport:

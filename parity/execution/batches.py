@@ -165,7 +165,14 @@ class BatchCollection:
             profiles=self._request.profile if number == 0 else None,
         )
         record = collect(
-            Batch(case, self._precision, self._folder.batch(number), self._folder.weights, name),
+            Batch(
+                case,
+                self._precision,
+                self._folder.batch(number),
+                self._folder.weights,
+                name,
+                is_only_case=len(self._request.cases) == 1,
+            ),
             names,
             self._worker.pool,
             self._worker.scheduler,

@@ -20,6 +20,7 @@ from parity.base.files import write_new
 from parity.capture.slices import MemoryBudget
 from parity.capture.spool import CannotWrite
 from parity.capture.store import is_saved
+from parity.execution.bounds import OPTION as MEMORY
 from parity.execution.bounds import require_memory
 from parity.execution.commands import Commands, WorkingBytes
 from parity.execution.folder import RunnerFolder
@@ -75,7 +76,8 @@ def collect(
 
     Raises:
         CannotWrite: The captures cannot be written.
-        UserError: The batch needs more memory than the user allows.
+        UserError: The batch needs more memory than the user allows; or its case, the run's only one, has bad
+            input that a runner meets. Of several cases, that is the runner's error in the record.
     """
     everyone = [REFERENCE, ORACLE, *(name for name in names if name not in (REFERENCE, ORACLE))]
     collection = _Collection(batch, pool, scheduler, progress, budget, steps)
@@ -130,7 +132,11 @@ class _Collection:
             self._fail_waiting(name, failure)
         except UserError as error:
             self._fail_waiting(name, RunnerFailure(Status.ERROR, str(error)))
-            raise self._told(error, name) from error
+            is_of_run = isinstance(error, CannotWrite) or error.field == MEMORY
+            if self._batch.is_only_case or is_of_run:
+                raise self._told(error, name) from error
+            # The other cases of the run have verdicts of their own.
+            record.status, record.reason = Status.ERROR, str(error)
         if self._steps.timed and name in self._working({name: record}) and not self._why_untimed():
             record.timing_reason = prepare_timing(self._batch, name, self._pool, self._scheduler)
         self._progress(f"{self._batch.case.name} {self._batch.precision.name}: {name}")

@@ -69,6 +69,7 @@ class Batch:
         folder: Folder of the batch, with its inputs.
         weights: Folder of the exported weights.
         name: Name of the batch for errors; empty for the first one, which needs none.
+        is_only_case: Whether the run has no other case: then bad input of this one ends the run.
     """
 
     case: Case
@@ -76,6 +77,7 @@ class Batch:
     folder: BatchFolder
     weights: Path
     name: str = ""
+    is_only_case: bool = True
 
 
 @dataclass(frozen=True)

@@ -108,6 +108,11 @@ def _write_batch(case: Case, precision: Precision, folder: PrecisionFolder, reco
 
     own = folder.polygraphy
     own.mkdir(exist_ok=True)
+    for name in (REFERENCE, ORACLE):
+        if not is_saved(folder.runner(name).tapped):
+            reason = record.runners[name].reason
+            (own / "README.txt").write_text(f"No files for Polygraphy: {name} did not run: {reason}\n")
+            return
     inputs = feeds(case, load(folder.batch.inputs).arrays, precision.dtype)
     save_json([_arrays(inputs)], str(own / "inputs.json"))
     lines = []

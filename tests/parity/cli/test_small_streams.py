@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from cases.shipped import load_case
+from parity.base.errors import UserError
 from parity.base.precision import PRECISIONS
 from parity.cli import streams
 from parity.execution.commands import Commands
@@ -118,3 +119,16 @@ def test_a_stream_without_a_verdict_fails_and_ends_no_other_work(judged, monkeyp
     assert (stream.status, stream.library, stream.steps) == ("FAIL", "tripy", 0)
     assert (stream.items, stream.failed) == (0, "the stream")
     assert stream.reason == str(failure)
+
+
+@pytest.mark.parametrize("is_only_case", [True, False])
+def test_bad_input_of_a_stream_ends_the_run_of_one_case_alone(judged, monkeypatch, is_only_case):
+    error = UserError("weights", "third", "fits no tensor", "name another")
+    monkeypatch.setattr(command, "judge_streams", raises(error))
+    worker, case = Worker(Process(), Scheduler()), load_case("hstu_tiny")
+    if is_only_case:
+        with pytest.raises(UserError, match="fits no tensor"):
+            streams.judge_small_streams(case, PRECISIONS["fp32"], worker)
+        return
+    (stream,) = streams.judge_small_streams(case, PRECISIONS["fp32"], worker, is_only_case)
+    assert (stream.status, stream.reason) == ("FAIL", f"ERROR: {error}")

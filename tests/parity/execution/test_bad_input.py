@@ -1,5 +1,6 @@
 """Bad input that only a runner's process meets: one message and exit code 2, as of any other bad input."""
 
+import json
 import subprocess
 import sys
 
@@ -62,3 +63,32 @@ def test_an_id_beyond_its_table_has_the_name_of_the_input_and_the_case(tmp_path)
         in told
     )
     assert told.endswith("; give 0 to 10 in the case's inputs")
+
+
+OTHERS_MISTAKES = {
+    "a weight of the port": (f"{PORT}\n", MISTAKES["another weight"][0], "weights: third.", {"tripy"}),
+    "an id": (ROWS_DRAWN, f"{ROWS_DRAWN} + ROWS", "inputs.ids_B[0]: ", {"torch", "oracle", "tripy"}),
+}
+
+
+@pytest.mark.parametrize("mistake", first_in_test(list(OTHERS_MISTAKES)))
+def test_bad_input_of_one_case_leaves_the_others_their_verdicts(tmp_path, mistake):
+    old, new, told, runners = OTHERS_MISTAKES[mistake]
+    text = SOURCE.replace('name = "new_case"', 'name = "mine"')
+    (tmp_path / "right.py").write_text(SOURCE)
+    (tmp_path / "mine.py").write_text(text.replace(old, new))
+    options = ("--model", "mine:case,right:case", "--precision", "fp32", "--runners", "torch,tripy")
+    ended = subprocess.run(
+        [sys.executable, str(ROOT / "run_parity.py"), "run", *options, "--save", "out"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 1, ended
+    report = json.loads((tmp_path / "out/report.json").read_text())
+    mine, right = (
+        {runner["runner"]: runner for runner in case["precisions"][0]["runners"]} for case in report["cases"]
+    )
+    assert {name for name, runner in mine.items() if runner["status"] == "ERROR"} == runners
+    assert told in mine["tripy"]["reason"]
+    assert right["tripy"]["verdict"] == "PASS"

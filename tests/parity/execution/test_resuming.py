@@ -296,7 +296,7 @@ def test_streams_of_a_run_are_judged_behind_its_batches(whole, resume, tmp_path,
     stream = StreamReport(precision="fp32", side="tripy", failed="k of layer 1", reason="too far", **numbers)
     calls = []
 
-    def judge(case, precision, worker):
+    def judge(case, precision, worker, is_only_case=True):
         calls.append((case.name, precision.name))
         return (stream,)
 

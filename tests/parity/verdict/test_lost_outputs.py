@@ -21,9 +21,7 @@ def output(detectable, carrying=8.0, name="score.out", batch="typical", **change
 
 
 def merged(*taps, **changes):
-    return merge_batches([{"tripy": runner(tap("block"), *taps, **changes)}], 0, recorded=False)[
-        "tripy"
-    ]
+    return merge_batches([{"tripy": runner(tap("block"), *taps, **changes)}], 0, recorded=False)["tripy"]
 
 
 @pytest.mark.parametrize("detectable", [HALF, 0.9, 40.0, math.inf, math.nan])
