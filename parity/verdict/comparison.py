@@ -101,7 +101,7 @@ def compare_runners(evidence: Evidence, runners: Sequence[Results]) -> list[Comp
 def _in_forms(comparison: Comparison, evidence: Evidence, results: Results) -> Comparison:
     """The comparison of a failing runner, in the reference's forms where the values tell them."""
     results = comparison.results or results
-    if comparison.passed or not results.received.arguments:
+    if comparison.passed:
         return comparison
     formed = in_forms(comparison.evidence or evidence, results, comparison.taps)
     if formed is results:
@@ -277,7 +277,7 @@ def _judge_tap(
     is_output = TapName.parse(tap).is_output_of(evidence.entry)
     path = call.path if call else tap
     kind = call.kind if call else (MODEL_OUTPUT if is_output else UNKNOWN)
-    if spare := spare_result(evidence, results, tap, kind) if results.taps_modules else "":
+    if spare := spare_result(evidence, results, tap, kind):
         return TapJudgement(tap, TapName.parse(tap).path, kind, None, None, spare)
     if tap not in evidence.reference.tensors:
         own = TapName.parse(tap).path
@@ -290,7 +290,7 @@ def _judge_tap(
     # The shipped model is untapped, so its outputs are judged.
     port = results.untapped.get(tap) if is_output else results.tapped.get(tap)
     if call and port is None and results.isolated.get(tap) is None:
-        gap = evidence.gaps.get(kind, "") or results.fused.get(kind, "")
+        gap = evidence.gaps.get(kind) or results.fused.get(kind)
         # A module of the port with other calls or outputs is a difference, and not absent.
         if gap := gap or ("" if has_module(results, path) else evidence.absence(path, kind)):
             if gap == RETURNS_INPUT and _changes_input(evidence, call, reference):

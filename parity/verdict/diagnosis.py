@@ -66,7 +66,7 @@ def diagnose(
     for call in calls or ():
         if call.wrong and (failed or call.is_wrong_by_itself):
             around = (other for other in calls or () if TapName.parse(other.call).path == call.parent)
-            unknown = _not_compared(around if call.parent else ())
+            unknown = _not_compared(around)
             return _between(taps, call, call.wrong, entry, shows=bool(failed), unknown=unknown)
     if failed:
         assert failed[0].accumulated is not None

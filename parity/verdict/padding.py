@@ -61,13 +61,10 @@ def in_front_of_leak(evidence: Evidence, results: Results, leak: str, diagnosis:
         leak: The tap of `first_padding_leak`.
         diagnosis: The diagnosis so far. Another one than that of the leak stays.
     """
-    if not leak or (diagnosis.kind, diagnosis.tap) != ("check", leak):
+    if (diagnosis.kind, diagnosis.tap) != ("check", leak):
         return diagnosis
-    leaking, poisoned = TapName.parse(leak).module_call, evidence.poisoned()
-    sides = ((evidence.reference, poisoned), (results.received, results.received_poisoned))
-    for call, received in results.received_poisoned.arguments.items():
-        if not _is_around(call, leaking):
-            continue
+    sides = ((evidence.reference, evidence.poisoned()), (results.received, results.received_poisoned))
+    for call, received in _calls_around(results.received_poisoned, leak).items():
         for argument in received.arguments:
             reference, port = (_changes(*side, call, argument.name) for side in sides)
             if port and reference is False:
@@ -75,15 +72,19 @@ def in_front_of_leak(evidence: Evidence, results: Results, leak: str, diagnosis:
     return diagnosis
 
 
-def _is_around(call: str, inner: TapName) -> bool:
-    """Whether a call is another one, or one of a module around it."""
-    name = TapName.parse(call)
-    return name == inner or _holds(name.path, inner.path)
+def _calls_around(run: Capture, tap: str) -> dict[str, Received]:
+    """The call that returns a tap, and the calls before it of the modules around, as they begin.
 
-
-def _holds(path: str, inner: str) -> bool:
-    """Whether a module is another one, or around it."""
-    return f"{inner}.".startswith(f"{path}.")
+    A later call, of the same module too, receives what the tap has changed.
+    """
+    inner, calls = TapName.parse(tap).module_call, {}
+    for call, received in run.arguments.items():
+        name = TapName.parse(call)
+        if name == inner:
+            return {**calls, call: received}
+        if inner.path.startswith(f"{name.path}."):
+            calls[call] = received
+    return calls
 
 
 def _kept(evidence: Evidence, call: str, received: Received, argument: Argument, leak: str) -> Diagnosis:
@@ -96,19 +97,14 @@ def _kept(evidence: Evidence, call: str, received: Received, argument: Argument,
     is_result = argument.origin in evidence.reference.tensors
     if is_result and theirs is not None and theirs.origin == argument.origin:
         return Diagnosis("check", argument.origin, f"{text}; it is the result of {argument.origin}")
+    taps = (tap for tap in evidence.reference.tensors if str(TapName.parse(tap).module_call) == call)
     return Diagnosis(
         "between",
-        _tap_of(evidence, call) or leak,
+        next(taps, leak),
         f"{text}; the code of {received.parent or evidence.entry} makes the argument",
         code=received.parent,
         argument=argument_of(call, argument.name),
     )
-
-
-def _tap_of(evidence: Evidence, call: str) -> str:
-    """The first result of a call; empty if it has none."""
-    taps = (tap for tap in evidence.reference.tensors if str(TapName.parse(tap).module_call) == call)
-    return next(taps, "")
 
 
 def _changes(clean: Capture, poisoned: Capture, call: str, name: str) -> bool | None:
@@ -140,16 +136,14 @@ def through_padding(
     modules around that one are asked, the outermost first.
     """
     failed = next((tap for tap in taps if tap.tap == diagnosis.tap), None)
-    verdict = failed.accumulated if failed is not None else None
-    right = failed if diagnosis.kind == "amplification" else _right_around(taps, failed, diagnosis)
-    if right is None or verdict is None or verdict.port.l2 <= half_of_digits(verdict.bound.unit_roundoff):
+    if failed is None or failed.accumulated is None:
         return diagnosis
-    failing = TapName.parse(right.tap).module_call
-    around = {
-        call: _without_origins(received)
-        for call, received in evidence.reference.arguments.items()
-        if _is_around(call, failing)
-    }
+    verdict = failed.accumulated
+    right = failed if diagnosis.kind == "amplification" else _right_around(taps, failed, diagnosis)
+    if right is None or verdict.port.l2 <= half_of_digits(verdict.bound.unit_roundoff):
+        return diagnosis
+    calls_around = _calls_around(evidence.reference, right.tap)
+    around = {call: _without_origins(received) for call, received in calls_around.items()}
 
     def counts(tensor: torch.Tensor) -> np.ndarray:
         mask = evidence.mask(tuple(tensor.shape))
@@ -169,7 +163,7 @@ def through_padding(
             text = (
                 f"{call.call} receives another {wrong.name} in its padding: {wrong.text}; "
                 f"{all_right_alone(taps) if right is failed else f'{right.path} passes on its own'}, "
-                f"and no other difference reaches {failing.path}; the code of "
+                f"and no other difference reaches {right.path}; the code of "
                 f"{call.parent or evidence.entry} makes the argument"
             )
             return Diagnosis(
@@ -184,17 +178,17 @@ def through_padding(
 
 
 def _right_around(
-    taps: Sequence[TapJudgement], failed: TapJudgement | None, diagnosis: Diagnosis
+    taps: Sequence[TapJudgement], failed: TapJudgement, diagnosis: Diagnosis
 ) -> TapJudgement | None:
     """The innermost tap around the blamed place that is judged alone, if it passes alone; else None.
 
     The place is a module that is not judged alone, or the code of a module around a wrong argument.
     """
-    if diagnosis.kind == "between":
-        inside = diagnosis.code or ""
-    else:
-        inside = "" if failed is None or failed.isolated is not None else failed.path
-    around = (tap for tap in taps if tap.path and _holds(tap.path, inside))
+    is_between = diagnosis.kind == "between"
+    if not is_between and failed.isolated is not None:
+        return None
+    inside = f"{diagnosis.code if is_between else failed.path}."
+    around = (tap for tap in taps if tap.path and inside.startswith(f"{tap.path}."))
     judged = (tap for tap in around if tap.isolated is not None)
     innermost = max(judged, key=lambda tap: len(tap.path), default=None)
     return innermost if innermost is not None and innermost.isolated and innermost.isolated.passed else None

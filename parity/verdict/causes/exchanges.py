@@ -246,8 +246,6 @@ def _casts(operation: Operation) -> Iterator[Change]:
     if operation.name not in _OF_INTEGERS | _SCALINGS:
         return
     result = operation.run()
-    if not isinstance(result, torch.Tensor) or not result.ndim or result.dtype.is_complex:
-        return
     is_scaled = operation.name in _SCALINGS and result.dtype.is_floating_point
     if is_scaled or result.dtype is torch.int64:
         whole = _as_int32(result)

@@ -259,6 +259,13 @@ def test_a_leak_along_the_last_axis(evidence):
     )
 
 
+def test_every_element_of_a_whole_output_counts(evidence):
+    evidence.whole_outputs = {"block"}
+    assert _leak(evidence, [(2, 4, 1)])[0] == (
+        "1 of 60 valid elements change, all at the batch 2; at the sequence (axis 1) 4; at axis 2 1"
+    )
+
+
 def test_a_leak_everywhere_has_no_place(evidence):
     evidence.valid = {}
     assert _leak(evidence, [slice(None)], shape=(9, 9)) == ("81 of 81 valid elements change",)

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
 
@@ -19,6 +20,7 @@ from tests.parity.verdict.test_explanation import (
     RESULTS,
     VALID,
     B,
+    D,
     N,
     _judged,
     _tensor,
@@ -64,6 +66,28 @@ def test_integers_that_are_all_equal_are_no_other_result(evidence):
         assert ("equals the oracle's earlier" in texts) is told
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.bool, torch.int64])
+def test_another_result_of_any_type_is_named(evidence, dtype):
+    """A model may round inside the oracle, too."""
+    other = (4 * OTHER).to(dtype)
+    known = dataclasses.replace(evidence, oracle={"earlier": other, "block": INSIDE})
+    results = dataclasses.replace(RESULTS, tapped={"block": other.float()})
+    assert "equals the oracle's earlier" in explain_tap(known, results, _judged(FAIL, None))
+
+
+def test_a_result_without_its_rounding_is_not_named_after_itself(evidence):
+    """The reference's is right where it only moves rounded numbers; the oracle's own is not."""
+    verdict = dataclasses.replace(FAIL, bound=dataclasses.replace(FAIL.bound, longest_sum=0))
+    rounded = Capture(tensors={"block": INSIDE.bfloat16()})
+    results = dataclasses.replace(RESULTS, tapped={"block": INSIDE})
+    for oracle, told in (({"block": INSIDE}, ()), ({"earlier": INSIDE, "block": INSIDE}, ("earlier",))):
+        known = dataclasses.replace(evidence, reference=rounded, oracle=oracle)
+        texts = explain_tap(known, results, _judged(verdict, None))
+        assert [text for text in texts if "oracle's" in text] == [
+            f"equals the oracle's {tap}" for tap in told
+        ]
+
+
 def test_another_result_of_the_same_call_alone_is_named(evidence):
     call = ModuleCall("block", "block", "Block", [], {}, ("block", "block[1]"))
     capture = Capture(calls=[call], longest_sums={"block": 1})
@@ -71,6 +95,9 @@ def test_another_result_of_the_same_call_alone_is_named(evidence):
     known = dataclasses.replace(evidence, reference=capture, oracle_isolated=alone)
     assert explain_alone(known, OTHER, _judged(PASS, FAIL)) == ("equals the oracle's block[1]",)
     assert "oracle's" not in "".join(explain_alone(known, _tensor(8), _judged(PASS, FAIL)))
+    # A result that the oracle does not have says nothing.
+    missing = dataclasses.replace(known, oracle_isolated={"block": ALONE})
+    assert "oracle's" not in "".join(explain_alone(missing, OTHER, _judged(PASS, FAIL)))
     unknown = dataclasses.replace(evidence, oracle_isolated=alone)
     assert "oracle's" not in "".join(explain_alone(unknown, OTHER, _judged(PASS, FAIL)))
 
@@ -83,6 +110,7 @@ def test_a_cause_holds_in_the_last_other_calls_of_the_same_result(evidence, monk
         evidence,
         reference=Capture(calls=calls, longest_sums=dict.fromkeys(taps, 1)),
         oracle_isolated={tap: ALONE + place for place, tap in enumerate(taps)},
+        boundary={"block@4": np.arange(B * N * D).reshape(B, N, D) == 2},
         run_oracle=lambda call, inputs: dict.fromkeys(call.outputs, ALONE),
     )
     ports = {tap: 2 * ALONE + place for place, tap in enumerate(taps) if tap != "block@5"}
@@ -107,3 +135,5 @@ def test_a_cause_holds_in_the_last_other_calls_of_the_same_result(evidence, monk
         assert other.result.port.tolist() == ports[f"block@{number}"].tolist()
         assert other.result.oracle.tolist() == known.oracle_isolated[f"block@{number}"].tolist()
         assert other.run({}).tolist() == ALONE.tolist()
+        # Each call has its own elements at a discontinuity.
+        assert other.result.counted[0, 0].tolist() == [True, True, number != 4, True]

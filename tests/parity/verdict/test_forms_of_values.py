@@ -97,6 +97,24 @@ def test_a_factor_is_detected_by_the_first_right_result_around_it(factor, detect
     assert not surroundings(both).detects("block.list.0.mix", factor)
 
 
+@pytest.mark.parametrize(("of_block", "of_output", "detected"), [(1e-3, 0.5, True), (0.5, 1e-3, False)])
+def test_the_check_of_the_first_right_result_around_counts_alone(of_block, of_output, detected):
+    """Not that of an output behind it."""
+    verdicts = {
+        "block.list.0.mix": WRONG,
+        "block.list.0": WRONG,
+        "block": SimpleNamespace(passed=True, min_detectable_error=of_block),
+        "": SimpleNamespace(passed=True, min_detectable_error=of_output),
+    }
+    arguments = {call: Received(parent, 0, 0, ()) for call, parent in INSIDE.items()}
+    evidence = SimpleNamespace(reference=SimpleNamespace(arguments=arguments))
+    taps = [
+        TapJudgement(path or "forward.output", path, "Module" if path else MODEL_OUTPUT, verdict, None)
+        for path, verdict in verdicts.items()
+    ]
+    assert _Surroundings(evidence, taps).detects("block.list.0.mix", 1.1) is detected
+
+
 X, BIAS = normal(7, B, N, N), TENSORS["bias"]
 TURNED = "they have their axes in another order"
 SCALED = "they are times a factor"

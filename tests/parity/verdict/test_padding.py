@@ -16,6 +16,7 @@ from parity.verdict.judgement import Diagnosis, TapJudgement
 from parity.verdict.padding import first_padding_leak, through_padding
 from tests.parity.comparisons import FP32, evidence_with, normal, results_with
 from tests.parity.comparisons import N as LENGTH
+from tests.parity.judgements import tap, verdict
 from tests.parity.verdict.received_calls import capture
 from tests.parity.verdict.test_arguments import Block, Glue, Model, N
 
@@ -124,3 +125,80 @@ def test_a_leak_of_an_output_without_a_padded_axis_counts():
     results.poisoned["score.out"][0, 0] += 1
     assert first_padding_leak(evidence, results) == "block"
     assert first_padding_leak(replace(evidence, whole_outputs=frozenset()), results) == "score.out"
+
+
+PASSES, FAILS = verdict(), verdict(2.0)
+INNER, BLOCK = (tap(path, "Module", isolated=PASSES) for path in ("block.inner", "block"))
+
+
+def behind(diagnosis, *taps, call="block", error=1.0, is_alone=None):
+    """The diagnosis of an error at "block.inner.part", with another padding of `x` at a call."""
+    reference, port = (capture((call, {"x": x})) for x in (X, PADDED))
+    evidence, results = evidence_with(), results_with(received=port)
+    evidence.reference.arguments, evidence.reference.call_inputs = reference.arguments, reference.call_inputs
+    error = replace(FAILS, port=replace(FAILS.port, l2=error))
+    part = tap("block.inner.part", "Module", accumulated=error, isolated=is_alone)
+    return through_padding(evidence, results, [part, *taps], diagnosis)
+
+
+INSIDE = Diagnosis("module", "block.inner.part", "block.inner.part (Module): exceeds")
+BETWEEN = Diagnosis("between", "block.inner.part", "a wrong argument", code="block.inner")
+"""Diagnoses of a module that does not run alone, and of the code around it."""
+
+
+@pytest.mark.parametrize("diagnosis", [INSIDE, BETWEEN])
+@pytest.mark.parametrize("taps", [(INNER, BLOCK), (BLOCK, INNER)])
+def test_the_padding_of_the_innermost_module_that_is_right_alone_is_named(diagnosis, taps):
+    found = behind(diagnosis, *taps)
+    assert (found.kind, found.tap, found.code, found.argument) == (
+        "between",
+        "block.inner",
+        "block",
+        "block(x)",
+    )
+    assert found.text == (
+        "block receives another x in its padding: 3 of 21 elements, all at the batch 2; at axis 1 3; "
+        "block.inner passes on its own, and no other difference reaches block.inner; "
+        "the code of block makes the argument"
+    )
+    assert behind(diagnosis, *taps, call="block.inner").argument == "block.inner(x)"
+    assert behind(diagnosis, *taps, call="block.inner.part") is diagnosis
+
+
+def test_the_code_that_makes_a_wrong_argument_tells_the_module():
+    block = replace(BETWEEN, code="block")
+    found = behind(block, INNER, BLOCK)
+    assert (found.tap, found.argument) == ("block", "block(x)")
+    assert behind(block, INNER, BLOCK, call="block.inner") is block
+    # The code of the entry is in no module, and the module of a wrong argument may be right alone.
+    entry = replace(BETWEEN, code="")
+    assert behind(entry, INNER, BLOCK) is entry
+    assert behind(BETWEEN, INNER, BLOCK, is_alone=PASSES).tap == "block.inner"
+
+
+@pytest.mark.parametrize("diagnosis", [INSIDE, BETWEEN])
+def test_without_a_module_around_that_is_right_alone_the_diagnosis_stays(diagnosis):
+    wrong = tap("block.inner", "Module", isolated=FAILS)
+    unknown = tap("block.inner", "Module", isolated=None)
+    beside = tap("block.in", "Module"), tap("other", "Module"), tap("block.inner.part.x", "Module")
+    for taps in ((), (wrong,), (wrong, BLOCK), (unknown,), beside):
+        assert behind(diagnosis, *taps) is diagnosis
+    assert behind(diagnosis, unknown, BLOCK).tap == "block"
+    # Nor where the error is one of rounding, or the place has no result.
+    assert behind(diagnosis, INNER, error=LIMIT) is diagnosis
+    other = replace(diagnosis, tap="elsewhere")
+    assert behind(other, INNER) is other
+
+
+@pytest.mark.parametrize("alone", [PASSES, FAILS])
+def test_a_module_that_is_judged_alone_is_not_told_by_those_around_it(alone):
+    assert behind(INSIDE, INNER, BLOCK, is_alone=alone) is INSIDE
+
+
+def test_every_module_passes_on_its_own_where_an_error_grows():
+    text = carried({"block": {"x": PADDED}}).text
+    assert text == (
+        "block receives another x in its padding: 3 of 21 elements, all at the batch 2; at axis 1 3; "
+        "every module passes on its own, and no other difference reaches block.inner; "
+        "the code of block makes the argument"
+    )
