@@ -19,11 +19,16 @@ from parity.base.precision import dtype_name
 from parity.base.trees import dotted, leaves
 from parity.case.model import Case
 from parity.case.plan import Arrays, PlannedBatch
+from parity.case.signatures import require_signatures
 from parity.case.users_code import of_case
 
 
 def require_case(case: Case) -> None:
-    """Raises `UserError` for an option or a method without inputs that raises, or has another type."""
+    """Raises `UserError` for an option or a method without inputs that raises, or has another type.
+
+    Also for a method with other parameters.
+    """
+    require_signatures(case)
     case.check_options()
     _call(case, "options", case.options, _is_named, "return a dictionary of options by name")
     _call(

@@ -376,9 +376,21 @@ def test_parts_of_a_joined_parameter_of_repeated_modules_have_one_rule():
     assert f"write weights={{{rules}}} in the reference's order" in str(caught.value)
 
 
-def test_nan_in_the_inputs_blames_nobody():
+def test_nan_in_the_inputs_is_a_mistake_of_the_inputs():
     rows = {"x": np.full((32, 6), np.nan, np.float32)}
-    result = parity.compare(Two(), TwoPort, rows, ("fp32",), names=NAMES, weights=WEIGHTS, unused=("table",))
+    with pytest.raises(
+        parity.UserError, match=r"inputs.x\[0, 0\]: nan makes forward.output of the reference"
+    ):
+        parity.compare(Two(), TwoPort, rows, ("fp32",), names=NAMES, weights=WEIGHTS, unused=("table",))
+
+
+def test_nan_in_the_weights_blames_nobody():
+    model = Two()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(torch.nan)
+    options = {"names": NAMES, "weights": WEIGHTS, "unused": ("table",), "initial": "own"}
+    result = parity.compare(model, TwoPort, ROWS, ("fp32",), **options)
     assert "cannot be judged: NaN or Inf" in str(result)
     assert "no verdict is possible: look for them in the inputs and weights" in str(result)
     assert "diverges" not in str(result)

@@ -114,6 +114,48 @@ def test_inputs_that_fail_for_few_rows_are_told_as_inputs():
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "method", "message"),
+    [
+        ("build_port", lambda self: None, "Wrong.build_port() is called as build_port(dtype); write def bui"),
+        ("build_port", lambda: None, "Wrong.build_port() is called as build_port(dtype); write"),
+        ("build_port", staticmethod(lambda dtype, depth: None), "(dtype, depth) is called as build_port(dt"),
+        (
+            "build_reference",
+            lambda self, dtype: None,
+            "build_reference(dtype) is called as build_reference()",
+        ),
+        ("make_inputs", lambda self, seed: None, "Wrong.make_inputs(seed) is called as make_inputs(); write"),
+        ("valid_rows", lambda self: {}, "Wrong.valid_rows() is called as valid_rows(arrays); write"),
+        ("with_overrides", lambda self, seed=None: self, "is called as with_overrides(seed, batch_size)"),
+        (
+            "extend",
+            lambda self, model: None,
+            "Wrong.extend(model) is called as extend(model, cache, argument",
+        ),
+        ("poison", ("x",), "Wrong.poison is of type tuple, and no method; write def poison(self, arrays, se"),
+    ],
+)
+def test_a_method_with_other_parameters(name, method, message):
+    _refused(message, **{name: method})
+
+
+def test_parameters_that_fit():
+    def wrapped(self, *arguments):
+        return Port(*arguments)
+
+    # The parameters of the function inside are its own matter.
+    wrapped.__wrapped__ = lambda self, dtype, depth: None
+    methods = {
+        "build_port": wrapped,
+        "build_reference": staticmethod(Model),
+        "valid_rows": lambda self, inputs, axis=1: {},
+        "extend": lambda self, model, cache, item, position: None,
+        "with_overrides": lambda self, **changes: Right.with_overrides(self, **changes),
+    }
+    prepare([type("Fitting", (Right,), methods)()], None, None)
+
+
 def test_the_names_of_outputs_are_no_text():
     _refused("whole_outputs: 'forward'", whole_outputs="forward")
 

@@ -34,6 +34,7 @@ from parity.runners.base import (
     Tensors,
     Unavailable,
 )
+from parity.runners.torch.inputs_at_fault import raising_inputs, spoiling_inputs
 from parity.timing.measure import Replay, Replayed, Replays, Timed, TimedCall, measure
 
 
@@ -227,11 +228,17 @@ class TorchRunner(TorchGraphs, RecordsCalls, Appends, RangesModules, MeasuresCov
 
     def record(self, arrays: Arrays, capture: Capture | None = None) -> Capture:
         try:
-            capture = self._tapped(arrays, capture, record_calls=True)
+            recorded = self._tapped(arrays, capture, record_calls=True)
         except IndexOutside as error:
             raise error.of_inputs(arrays) from error
-        self._record_appending(arrays, capture)
-        return capture
+        except Exception as error:
+            if (refusal := raising_inputs(arrays, error, self.run)) is None:
+                raise
+            raise refusal from error
+        if (refusal := spoiling_inputs(self.case, arrays, recorded.tensors, self.run)) is not None:
+            raise refusal
+        self._record_appending(arrays, recorded)
+        return recorded
 
     def record_outputs(self, arrays: Arrays, kinds: Collection[str] = ()) -> Capture:
         """`record` for a verdict on the outputs alone, which holds no other tensors.

@@ -16,7 +16,7 @@ from parity.capture.arguments import named_arguments
 from parity.capture.names import TapName
 from parity.capture.tripy_hooks import named_modules
 from parity.case import Case, Form
-from parity.case.pairing import check_paths, function_of
+from parity.case.pairing import check_paths, entry_of, function_of
 from parity.case.patterns import matched
 from parity.case.plain_models import in_place_of_model
 from parity.inputs.port_weights import port_weights, source_of
@@ -75,6 +75,25 @@ def built_port(case: Case, dtype: torch.dtype) -> tp.Module:
         returned, fix = in_place_of_model(model, "nvtripy.Module")
         raise UserError("case", case.name, f"has no port: build_port returns {returned}", fix)
     return model
+
+
+def require_taking(case: Case, model: tp.Module, arguments: Mapping[str, Any]) -> None:
+    """Raises `UserError` for a port whose entry does not take the reference's arguments by their names.
+
+    A case with a `call` of its own may pass them in another way.
+    """
+    if type(case).call is not Case.call:
+        return
+    entry = f"{type(model).__name__}.{case.entry}"
+    fix = f"give it the parameters {', '.join(arguments)}, or override call in the case"
+    if not callable(getattr(model, case.entry, None)):
+        raise UserError("case", case.name, f"has a port without the entry {entry}", fix)
+    signature = inspect.signature(entry_of(model, case.entry))
+    try:
+        signature.bind(**arguments)
+    except TypeError as error:
+        problem = f"has a port that does not take its inputs: {entry}{signature} ({error})"
+        raise UserError("case", case.name, problem, fix) from error
 
 
 def check_port(case: Case, dtype: torch.dtype) -> None:

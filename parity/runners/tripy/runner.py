@@ -59,6 +59,7 @@ from parity.runners.tripy.pairing import (
     in_ranks,
     paired_modules,
     paired_parameters,
+    require_taking,
     set_parameters,
     taken,
     types_inside,
@@ -208,7 +209,9 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
     def _run_entry(
         self, arrays: Arrays, function: Callable, taps: bool = False
     ) -> tuple[dict[str, torch.Tensor], Compiled]:
-        arguments = map_tree(self.case.entry_arguments(arrays), self._host)
+        given = self.case.entry_arguments(arrays)
+        require_taking(self.case, self.model, given)
+        arguments = map_tree(given, self._host)
         sizes = self.case.dynamic_sizes(arrays)
         compiled = self._compiled(function.__name__, function, arguments, sizes, taps)
         try:

@@ -17,6 +17,11 @@ MISTAKES = {
     "a function": ("return print\n", "build_port returns the function print", "call it, and return"),
     "the reference": ("return Reference()\n", "build_port returns the PyTorch model Reference", "return the"),
     "a pair": ("return Port(dtype), 1\n", "build_port returns a tuple of 2", "nvtripy.Module alone"),
+    "another parameter": (
+        "return type('Mine', (Port,), {'forward': lambda self, ids: Port.forward(self, ids)})(dtype)\n",
+        "has a port that does not take its inputs: Mine.forward(ids) (missing a required argument: 'ids')",
+        "give it the parameters ids_B, or override call in the case",
+    ),
     "another weight": (
         "p = Port(dtype); p.third = tp.Linear(2, 2, dtype=dtype); return p\n",
         "weights: third.",
@@ -63,6 +68,12 @@ def test_an_id_beyond_its_table_has_the_name_of_the_input_and_the_case(tmp_path)
         in told
     )
     assert told.endswith("; give 0 to 10 in the case's inputs")
+
+
+def test_ids_of_another_type_have_the_name_of_the_input_and_the_fix(tmp_path):
+    told = refused(tmp_path, ROWS_DRAWN, f"{ROWS_DRAWN}.astype(np.float32)")
+    assert "error: inputs.ids_B: float32 is no type that the reference takes there (RuntimeError: " in told
+    assert told.endswith("with int64 it runs (in mine fp32, torch); give ids_B as int64 in the case's inputs")
 
 
 OTHERS_MISTAKES = {
