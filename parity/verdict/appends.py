@@ -38,7 +38,7 @@ def in_appends(evidence: Evidence, results: Results, diagnosis: Diagnosis) -> Di
     rounding = Tolerated({"": half_of_digits(evidence.precision.unit_roundoff)}, {"": -1})
     paired = {call: own for call, own in theirs.arguments.items() if has_partner(call)}
     calls = judge_arguments(
-        replace(evidence, reference=replace(theirs, arguments=paired), oracle={}, oracle_received=theirs),
+        replace(evidence, reference=replace(theirs, arguments=paired), oracle_received=theirs),
         replace(results, received=ours),
         len(theirs.tensors),
         with_floats=True,

@@ -57,6 +57,12 @@ def test_the_explanation_is_that_of_the_first_wrong_argument_in_the_words_of_tha
     assert "flag" not in own.text
 
 
+def test_an_argument_that_the_port_passes_in_another_form_is_not_told():
+    own = diagnosed(changed(lengths=None, state=STATE * 1.5))
+    assert own.text.startswith("append:block@1 receives another state: 15 of 15 elements; every module")
+    assert own.argument == "append:block@1(state)"
+
+
 def test_the_code_of_the_incremental_forward_itself_has_no_module():
     sides = [capture((CALLS[0], {"lengths": lengths})) for lengths in (LENGTHS, LENGTHS + 1)]
     for side in sides:

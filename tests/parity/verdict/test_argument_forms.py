@@ -251,3 +251,16 @@ def test_the_tolerance_of_the_call_itself_counts_behind_one_that_carries():
     # Without an error before the call, its own tolerance is for its results.
     assert is_told(0.03, {}, own=0.04)
     assert is_told(0.05, {"first": 0.02}, own=0.04)
+
+
+def test_the_tap_whose_tolerated_error_may_reach_a_wrong_argument_is_told():
+    sides = [
+        capture((CALL, {"mask": mask}, {"finished": 2}), tensors=("first", "second", "third"))
+        for mask in (MASK, ~MASK)
+    ]
+    evidence, results = evidence_of(sides[0]), Results({}, received=sides[1])
+    places = {"first": 0, "second": 1, "third": 2}
+    for errors, expected in (({"first": 0.02, "third": 0.5}, "first"), ({"third": 0.5}, ""), ({}, "")):
+        tolerated = Tolerated(errors, places)
+        (call,) = judge_arguments(evidence, results, 9, True, lambda _: None, tolerated)
+        assert call.behind == expected

@@ -46,6 +46,11 @@ def test_a_key_that_is_the_query_need_not_be_an_argument_of_the_port():
     assert told(of_self_attention(("", "block(query)")), {"query": X})[0] == {"key": "signature"}
 
 
+def test_a_key_that_the_port_receives_in_another_form_is_told():
+    ours = {"query": X, "key": X.half()}, {"origins": {"query": "states"}}
+    assert told(of_self_attention(), ours) == ({"key": "form"}, {"query"})
+
+
 def test_a_key_that_is_no_other_argument_is_missed():
     ours = {"query": X}, {"origins": {"query": "states"}}
     assert told(of_self_attention(("states", "memory")), ours)[0] == {"key": "signature"}

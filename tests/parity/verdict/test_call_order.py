@@ -43,10 +43,13 @@ def ordered(reference, port, **results):
 def exchanged():
     """The results of a port that encodes items first; its head receives users first all the same."""
     reference, port = side(USERS, ITEMS), side(ITEMS, USERS, ("encoder@1", "encoder"))
+    poisoned = side(ITEMS, OTHERS, ("encoder@1", "encoder"))
+    poisoned.padded |= {"encoder@1", "head"}
     return ordered(
         reference,
         port,
         poisoned=dict(port.tensors),
+        received_poisoned=poisoned,
         regrouped={"encoder@1": (4, 3), "head": (4, 2)},
         other_axes={"encoder": (3, 4)},
     )
@@ -84,6 +87,15 @@ def test_arguments_move_and_keep_their_tensors(exchanged):
     origins = [argument.origin for argument in received.arguments["head"].arguments]
     assert origins == ["encoder", "encoder@1"]
     assert [argument.origin for argument in received.arguments["scale"].arguments] == [""]
+
+
+def test_the_run_with_garbage_in_the_padding_moves_too(exchanged):
+    received = exchanged[1].received_poisoned
+    (argument,) = received.arguments["encoder"].arguments
+    assert torch.equal(received.argument(argument), OTHERS)
+    assert [argument.origin for argument in received.arguments["head"].arguments] == ["encoder", "encoder@1"]
+    assert torch.equal(received.tensors["encoder"], OTHERS)
+    assert received.padded == {"encoder", "head"}
 
 
 def test_other_shapes_and_axes_move(exchanged):

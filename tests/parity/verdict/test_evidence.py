@@ -6,6 +6,7 @@ import torch
 
 from parity.base.precision import PRECISIONS
 from parity.capture.captures import Capture, ModuleCall
+from parity.verdict.bound import bound_for
 from parity.verdict.evidence import Evidence, Results, has_other_ones, is_regrouped
 
 VALID = np.array([[True, True, False], [True, False, False]])
@@ -256,3 +257,17 @@ def test_a_form_has_appends_where_it_has_their_outputs(appends, alone, increment
     outputs = {"incremental.out": torch.zeros(1)} if incremental else {}
     results = Results({}, appends=appends, appends_alone=alone, incremental=outputs)
     assert results.has_appends is has
+
+
+def test_the_truth_of_numbers_that_only_move_is_the_references():
+    exact, ids = torch.tensor([1.001, 2.0]).double(), torch.tensor([1, 2])
+    evidence = _evidence(CALLS, oracle={"table": exact, "mask": ids, "own": exact})
+    rounded = {"table": exact.bfloat16(), "mask": ids + 1}
+    evidence.reference.tensors = rounded
+    moves, computes = (bound_for(PRECISIONS["bf16"], terms) for terms in (0, 7))
+    assert evidence.truth_inside("table", moves) is rounded["table"]
+    assert evidence.truth_inside("table", computes) is exact
+    # Integers have no rounding, and a result without a reference or an oracle has what there is.
+    assert evidence.truth_inside("mask", moves) is ids
+    assert evidence.truth_inside("own", moves) is exact
+    assert evidence.truth_inside("elsewhere", moves) is evidence.truth_inside("elsewhere", computes) is None

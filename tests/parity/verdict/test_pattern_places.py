@@ -48,6 +48,13 @@ def test_neighbouring_indices_are_a_range_where_they_are_too_many_to_list():
     assert all_at(mask, AXES) == ""
 
 
+def test_one_row_or_column_has_no_diagonal():
+    assert all_at(wrong((5, 1), (0, 0)), AXES) == ", all at rows 0"
+    assert all_at(wrong((1, 5), (0, 0)), AXES) == ", all at columns 0"
+    two = wrong((3, 2), (1, 0), (2, 1))
+    assert all_at(two, AXES).endswith("; 1 below the diagonal (indices of rows larger by 1 than of columns)")
+
+
 def test_columns_beyond_all_rows_say_nothing_of_the_diagonal():
     """No element of these columns can lie on the other side."""
     mask = wrong((12, 20), (slice(None), slice(12, 20)))

@@ -9,7 +9,7 @@ import torch
 from parity.capture.captures import Capture, ModuleCall
 from parity.capture.outputs import form_of
 from parity.verdict.evidence import Results
-from parity.verdict.result_names import comparable, with_reference_names
+from parity.verdict.result_names import comparable, names_in_reference, with_reference_names
 from tests.parity.comparisons import evidence_with
 from tests.parity.verdict.received_calls import capture
 
@@ -98,6 +98,28 @@ def test_results_of_every_call_have_the_references_names():
     sums = dict.fromkeys(paths, 1)
     reference = Capture(tensors={tap: torch.zeros(2) for tap in theirs}, calls=calls, longest_sums=sums)
     evidence = evidence_with(reference=reference, oracle={}, oracle_isolated={})
-    tensors = {tap: torch.full((2,), float(place)) for place, tap in enumerate(ours)}
-    found = with_reference_names(evidence, Results({}, tapped=dict(tensors), isolated=dict(tensors)))
-    assert [(tap, float(own[0])) for tap, own in found.tapped.items()] == [(theirs[0], 0.0), (theirs[1], 1.0)]
+    tensors = {tap: torch.full((2,), float(place)) for place, tap in enumerate((*ours, "own", "score.0"))}
+    received = capture(*((path, {"x": 2.0}, {"origins": {"x": "block[0]"}}) for path in paths))
+    known = {*theirs, "own", "score.0"}
+    for parts in (("tapped", "isolated"), ("tapped",), ("isolated",)):
+        given = {"tapped": {}, "isolated": {}} | {part: dict(tensors) for part in parts}
+        found = with_reference_names(evidence, Results({}, **given, received=received))
+        for part in parts:
+            own = getattr(found, part)
+            assert {tap: float(own[tap][0]) for tap in own} == dict(
+                zip((*theirs, "own", "score.0"), range(4), strict=True)
+            )
+            assert own.keys() == known
+        # A call keeps its name.
+        assert list(found.received.arguments) == list(paths)
+        assert [argument.origin for argument in found.received.arguments["last"].arguments] == [theirs[0]]
+
+
+def test_outputs_of_the_entry_are_no_results_of_a_module():
+    """A module may have the name of an output."""
+    call = ModuleCall("score.out", "score.out", "Head", [], {}, ("score.out[mean]",))
+    reference = Capture(
+        tensors={"score.out[mean]": torch.zeros(2)}, calls=[call], longest_sums={"score.out": 1}
+    )
+    evidence = evidence_with(reference=reference, oracle={}, oracle_isolated={})
+    assert names_in_reference(evidence, {"score.out[0]": torch.zeros(2)}) == {}

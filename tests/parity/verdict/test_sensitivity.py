@@ -120,6 +120,13 @@ def test_the_largest_batch_of_a_run_is_the_bound_of_what_rows_can_show():
     assert why_by_nature(0.0, rows, 5, 5) == text
 
 
+def test_the_growth_of_carrying_rows_needs_as_many_as_a_check_of_1_percent():
+    few, enough = (
+        Rows(8, 4096, carrying, fewer=(1024, carrying)) for carrying in (NEEDED_ROWS - 1, NEEDED_ROWS)
+    )
+    assert (few.carrying_growth(4), enough.carrying_growth(4)) == (4, 1.0)
+
+
 def test_a_check_whose_rows_repeat_asks_for_no_batch_that_would_not_do():
     """Four times the rows have 2.5 times the carrying ones, so the next four times do not halve the error."""
     rows = Rows(8, 2048, 581.0, fewer=(512, 229.0))
@@ -131,6 +138,10 @@ def test_a_check_whose_rows_repeat_asks_for_no_batch_that_would_not_do():
     # 581 / 229 carrying rows halve its square by more than that.
     assert why_by_nature(0.0, rows, 4, 5, detected=0.0159) == ""
     assert why_by_nature(0.004, rows, 4, 5, detected=0.0135) == text
+    # A check for which the most rows are just enough asks for them.
+    doubling = Rows(8, 4096, 128.0, fewer=(1024, 64.0))
+    assert why_by_nature(0.0, doubling, 3, 5, detected=0.02) == ""
+    assert why_by_nature(0.0, doubling, 3, 5, detected=0.0201) != ""
     # With enough left, or an unknown bound or error, nothing is foreseen.
     assert why_by_nature(0.0, rows, 3, 5, detected=0.0161) == ""
     assert why_by_nature(0.0, rows, 4, 0, detected=0.0161) == ""

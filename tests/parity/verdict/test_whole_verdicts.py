@@ -165,6 +165,16 @@ def test_one_measure_beyond_its_limit_fails(measure):
     assert verdict.margin == pytest.approx(ratio)
 
 
+def test_rounded_numbers_that_only_move_are_the_references():
+    """The rounding of the inputs parts both programs from the oracle."""
+    exact = torch.randn(64, 48, generator=torch.Generator().manual_seed(5)).double()
+    rounded = exact.bfloat16()
+    assert judge(exact, rounded, rounded.clone(), BF16, longest_sum=0).passed
+    other = rounded.clone()
+    other[3, 4] *= 1.01
+    assert not judge(exact, rounded, other, BF16, longest_sum=0).passed
+
+
 def test_data_that_moves_is_compared_by_value():
     values = torch.tensor([[1.0, 2.0]])
     off = torch.tensor([[1.0, 3.0]])

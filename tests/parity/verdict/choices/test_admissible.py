@@ -44,6 +44,15 @@ def test_the_limit_of_a_number():
     assert limits(chosen(lambda x: x.argmax(), [1.0], error=1.0), BOUND)[0].item() > 2.0
 
 
+def test_the_limit_of_a_number_that_only_moves_is_the_references_own_error():
+    """Just beyond it, so that the reference's number is inside however the sum is rounded."""
+    choice = chosen(lambda x: x.argmax(), [1.0, 2.0])
+    (limit,) = limits(choice, replace(BOUND, longest_sum=0))
+    own = (choice.reference[0] - choice.numbers[0]).abs()
+    assert bool((own < limit).all())
+    assert limit.tolist() == pytest.approx(own.tolist(), rel=1e-12)
+
+
 def test_an_order_follows_from_numbers_within_their_limits():
     # L is 0.088: neighbours 0.1 apart may change places, numbers 0.2 apart may not.
     choice = chosen(lambda x: x.topk(3, -1), [1.0, 0.9, 0.8, 0.7, 0.0])
@@ -209,6 +218,10 @@ def test_numbers_that_the_reference_computes_in_float32(precision, sampled, wide
     (limit,) = limits(choice, bound)
     assert limit.tolist()[-1] == 0.0
     assert bool((limit[:-1] > 10 * error).all()) == wide
+    # Nor does another type have the errors of float32, however small they happen to be.
+    other = replace(choice, is_reference_float32=False)
+    assert bool((limits(other, bound)[0] >= limit).all())
+    assert bool((limits(other, bound)[0][:-1] > 10 * error).all())
     # A reference with another error has not computed in float32 from the start.
     choice.reference = [choice.numbers[0] * (1 + error)]
     assert bool((limits(choice, bound)[0][:-1] > 10 * error).all())
