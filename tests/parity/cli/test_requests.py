@@ -53,6 +53,14 @@ def test_recorded_data_come_in_batches_of_128(chosen, rows):
     assert case.input.batch_size == rows
 
 
+@pytest.mark.parametrize("chosen", [{"seed": 7}, {"seed": 0}, {"batch": 1}, {"seed": 7, "batch": 3}])
+def test_a_seed_and_rows_are_those_of_every_case(chosen):
+    own = load_case("hstu_tiny")
+    (case,) = arguments(**chosen).request().cases
+    assert case.seed == chosen.get("seed", own.seed)
+    assert case.input.batch_size == chosen.get("batch", own.input.batch_size)
+
+
 def test_a_policy_gives_every_case_its_schemes(tmp_path):
     path = tmp_path / "policy.yaml"
     path.write_text('"*": int8_channel\n')

@@ -15,7 +15,7 @@ from parity.base.errors import UserError
 from parity.cli import options, verb
 from parity.cli.program import program
 from parity.cli.registered import REGISTERED
-from parity.cli.verb import BAD_INPUT, Refused, Verb
+from parity.cli.verb import BAD_INPUT, Refused, Verb, _no_number
 from parity.cli.verb import refusing as boundary
 from tests.locations import ROOT
 
@@ -139,6 +139,18 @@ def test_a_missing_or_wrong_argument_is_bad_input():
     group.add_command(verb)
     assert CliRunner().invoke(group, ["mine"]).exit_code == BAD_INPUT
     assert CliRunner().invoke(group, ["mine", "here"]).exit_code == 0
+
+
+def test_a_text_in_place_of_a_number_is_refused_as_it_is():
+    def refusal(param, text):
+        return _no_number(click.BadParameter(f"{text!r} is not a valid number.", param=param))
+
+    whole, number, word = (click.Option(["--value"], type=kind) for kind in (int, float, click.Choice(["a"])))
+    text = "--value: '4 is 5' is not a valid number; give a"
+    assert str(refusal(whole, "4 is 5")) == f"{text} whole number such as 8"
+    assert str(refusal(number, "4 is 5")) == f"{text} number such as 2.5"
+    assert refusal(word, "b") is None
+    assert refusal(None, "b") is None
 
 
 def test_the_installed_program_has_the_verbs():
