@@ -186,6 +186,16 @@ def test_another_form_of_the_arguments_or_the_results_alone_is_a_fault():
     assert in_form(turned(X), turned(BIAS) + 1, valid={}) is None
 
 
+def test_elements_at_a_discontinuity_of_the_result_say_nothing_about_its_form():
+    port, boundary = BIAS.clone(), torch.zeros(BIAS.shape, dtype=torch.bool).numpy()
+    port[0, 1, 2] += 5
+    assert in_form(turned(X), turned(port), valid={}) is None
+    boundary[0, 1, 2] = True
+    found = in_form(turned(X), turned(port), valid={}, boundary={"bias": boundary})
+    assert found.in_forms == {"bias": TURNED}
+    assert in_form(turned(X), turned(port), valid={}, boundary={"block": boundary[..., :2]}) is None
+
+
 def test_a_form_that_leaves_the_block_is_a_fault():
     assert in_form(turned(X), turned(BIAS), ("bias", "block"), valid={}) is None
     assert in_form(4 * X, 4 * BIAS, ("bias", "block", OUTPUT)) is None

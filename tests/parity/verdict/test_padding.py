@@ -104,6 +104,13 @@ def test_other_modules_are_not(call):
     assert carried({call: {"x": PADDED}, "block": {"x": PADDED}}).argument == "block(x)"
 
 
+@pytest.mark.parametrize("later", ["block.inner@1", "block@1"])
+def test_a_call_behind_the_failing_one_is_not_asked(later):
+    """It may receive what the error has changed."""
+    assert carried({"block": {"x": X}, "block.inner": {"x": X}, later: {"x": PADDED}}) is AMPLIFIED
+    assert carried({"block.inner@1": {"x": PADDED}}) is AMPLIFIED
+
+
 def test_only_tensors_with_padding_count():
     assert carried({"block": {"whole": WHOLE + 1}}) is AMPLIFIED
     assert carried({"block": {"whole": WHOLE + 1, "x": PADDED}}).argument == "block(x)"
