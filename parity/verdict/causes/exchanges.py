@@ -246,6 +246,8 @@ def _casts(operation: Operation) -> Iterator[Change]:
     if operation.name not in _OF_INTEGERS | _SCALINGS:
         return
     result = operation.run()
+    if not result.ndim:
+        return
     is_scaled = operation.name in _SCALINGS and result.dtype.is_floating_point
     if is_scaled or result.dtype is torch.int64:
         whole = _as_int32(result)

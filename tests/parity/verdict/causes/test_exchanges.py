@@ -268,7 +268,9 @@ def test_a_gate_and_its_complement():
         # A sum has a fraction, as its operands have.
         (aten.add.Tensor, (X, Y), False),
         (aten.mul.Tensor, (torch.complex(X, Y), Y), False),
-        (aten.mul.Tensor, (X[0, 0, 0], Y[0, 0, 0]), False),
+        # A single number is no tensor of one.
+        (aten.mul.Tensor, (torch.tensor(40.3), torch.tensor(1.2)), False),
+        (aten.add.Tensor, (torch.tensor(2**40), 1), False),
         (aten.add.Tensor, (torch.tensor([2**40]), 1), True),
         (aten.add.Tensor, (torch.tensor([2**20]), 1), False),
         (aten.sub.Tensor, (torch.tensor([2**40]), 1), True),
