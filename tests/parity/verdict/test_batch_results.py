@@ -50,7 +50,8 @@ def test_the_reference_s_runs_are_the_basis(folder, seen, monkeypatch):
     judged(folder)
     ((evidence, (own, *_)),) = seen
     # They are not compared with themselves.
-    assert not (own.received.arguments or own.received_poisoned.arguments or own.appending.arguments)
+    for run in (own.received, own.received_poisoned, own.appending):
+        assert not run.arguments
     assert list(evidence.poisoned().arguments) == ["table"]
     assert list(evidence.appending.arguments) == ["append:block"]
     assert evidence.port_path("block") == "port.block"

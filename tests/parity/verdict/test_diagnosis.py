@@ -113,7 +113,7 @@ def test_modules_of_the_port_alone_are_none_that_pass_on_their_own():
     assert text.startswith("every module of both sides passes on its own; the error that reaches block")
 
 
-@pytest.mark.parametrize(("share", "doubts"), [(0.9, False), (1.1, True)])
+@pytest.mark.parametrize(("share", "doubts"), [(0.9, False), (1.0, False), (1.1, True)])
 def test_an_error_beyond_half_of_the_digits_is_rarely_one_of_rounding(share, doubts):
     error = share * math.sqrt(PRECISIONS["fp32"].unit_roundoff)
     failed = verdict(error / verdict(1.0).port.l2)

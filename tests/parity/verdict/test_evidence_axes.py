@@ -130,3 +130,14 @@ def test_outputs_of_the_model_and_taps_of_one_side_keep_their_axes():
 def test_a_result_in_the_references_order_is_not_moved():
     evidence, results = sides({"x": torch.zeros(2, 7, 5)}, {"x": torch.zeros(2, 5, 7)}, result=CHANNELS_LAST)
     assert evidence.aligned(results) is results
+
+
+def test_a_run_may_lack_a_result_that_another_run_has_in_another_order():
+    evidence, results = sides({"x": torch.zeros(2, 7, 5)}, {"x": torch.zeros(2, 5, 7)})
+    later = ModuleCall("later", "later", "Conv1d", [], {}, ("later",))
+    evidence.kinds["later"] = later
+    evidence.reference.tensors["later"] = evidence.reference.tensors["mix"]
+    for run in (evidence.reference, results.received):
+        run.arguments["later"] = run.arguments["mix"]
+    results.poisoned = {"later": results.poisoned["mix"]}
+    assert evidence.aligned(results).other_axes == {"mix": CHANNELS_FIRST, "later": CHANNELS_FIRST}

@@ -63,7 +63,7 @@ def test_rounding_of_the_precision_is_no_distance_of_the_reference(precision):
     evidence = replace(evidence_with(), precision=PRECISIONS[precision])
     comparison = compare(evidence_with(), results_with())
     least = {"fp32": 0.01, "fp16": 64 * 2.0**-11, "bf16": 64 * 2.0**-8}[precision]
-    for l2, count in ((0.9 * least, 0), (1.1 * least, 1), (math.inf, 0)):
+    for l2, count in ((0.9 * least, 0), (least, 0), (1.1 * least, 1), (math.inf, 0)):
         judged = tap("bias", accumulated=with_distance(l2))
         assert len(notes(evidence, results_with(), comparison, judged)) == count
 

@@ -53,6 +53,13 @@ def test_zeros_explain_nothing():
     assert failed(normal(12), port + 1).is_explained_by(port + 1)
 
 
+def test_a_factor_at_the_limit_is_no_error():
+    oracle = np.array([1.0, -2.0, 4.0, 8.0])
+    for limit, told in ((0.25, []), (0.2499, ["equals the oracle times 1.25, which is 1 to round-off"])):
+        texts = explained(oracle, 1.25 * oracle, limit=limit)
+        assert [text for text in texts if "times" in text] == told
+
+
 def test_an_oracle_of_zeros_has_no_factor():
     assert explained(np.zeros((3, 4)), np.full((3, 4), 0.25)) == ["equals the oracle plus 0.25"]
 

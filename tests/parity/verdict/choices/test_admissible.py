@@ -113,6 +113,17 @@ def test_an_error_that_both_sides_of_a_comparison_share_explains_nothing():
     assert right(recorded.choices[0], [True, True, True]) == [True, False, False]
 
 
+def test_equality_at_the_limit_is_explained():
+    """Numbers that only move: the distance of the sides is as far from 0 as the reference's may be."""
+    end = 1.0 + 2.0**-50
+    choice = chosen(lambda x, y: x == y, [end, end + 2.0**-52], [0.0, 0.0])
+    choice.reference = [torch.full_like(choice.numbers[0], 2.0**-50)]
+    choice.reference[0][1] += 2.0**-52
+    moves = replace(BOUND, longest_sum=0)
+    assert limits(choice, moves)[0].tolist() == [end, end]
+    assert admissible(choice, torch.tensor([True, True]), moves).tolist() == [True, False]
+
+
 def test_roundings_and_boundaries():
     floor = chosen(torch.floor, [1.05, 1.5, 1.95])
     assert right(floor, [0.0, 1.0, 2.0]) == [True, True, True]
