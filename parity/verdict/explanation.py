@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,16 +17,17 @@ from parity.case.pairing import UNKNOWN
 from parity.execution.errors import error_text
 from parity.inputs.masks import bits
 from parity.runners.registry import REGISTRY
-from parity.verdict.causes import OtherCall, Run, cause
+from parity.verdict.causes import OtherResult, Run, cause
 from parity.verdict.comparison import Comparison
-from parity.verdict.evidence import Evidence, Results, shape_of
+from parity.verdict.equal_tensors import NamedTensor, equal_tensor, of_call, of_model
+from parity.verdict.evidence import Evidence, Results
 from parity.verdict.judgement import MODEL_OUTPUT, RunnerJudgement, TapJudgement
 from parity.verdict.patterns import FailedTensor, all_at, explain, is_place, named_axes
 from parity.verdict.rule import Verdict
 
 NO_CAUSE = "the search for a cause ended with an error of this suite's: "
-MOST_OTHER_CALLS = 4
-"""Largest number of other calls of a module that a cause must hold in."""
+MOST_OTHERS = 4
+"""Largest numbers of other calls of a module, and of other results of a call, that a cause must hold in."""
 
 
 def explain_tap(
@@ -37,13 +39,13 @@ def explain_tap(
         evidence: The basis of the verdicts.
         results: The runner's.
         tap: The tap. One that passes is one that padding leaks into.
-        taps: All taps, for other calls of the tap's module.
+        taps: All taps, for other results of the tap's module.
     """
     if tap.passed:
         return _explain_leak(evidence, results, tap.tap)
     if tap.isolated is not None and not tap.isolated.passed:
-        other_calls = [(other, results.isolated.get(other.tap)) for other in _other_calls(tap, taps)]
-        return explain_alone(evidence, results.isolated.get(tap.tap), tap, other_calls)
+        others = [(other, results.isolated.get(other.tap)) for other in _others(tap, taps)]
+        return explain_alone(evidence, results.isolated.get(tap.tap), tap, others, _right(taps))
     port = results.untapped.get(tap.tap)
     port = results.tapped.get(tap.tap) if port is None else port
     return _explain(evidence, port, tap)
@@ -64,19 +66,33 @@ def with_translation(judgement: RunnerJudgement, runner: str) -> RunnerJudgement
     return replace(judgement, diagnosis=replace(diagnosis, explanation=(text, *diagnosis.explanation)))
 
 
-def _other_calls(tap: TapJudgement, taps: Sequence[TapJudgement]) -> list[TapJudgement]:
-    """The same result of the last other calls of a module, each one alone."""
+def _others(tap: TapJudgement, taps: Sequence[TapJudgement]) -> list[TapJudgement]:
+    """Other results of a tap's call, and the same result of the module's last other calls, each one alone."""
     own = TapName.parse(tap.tap)
-    names = ((other, TapName.parse(other.tap)) for other in taps if other.isolated is not None)
-    alike = [other for other, name in names if name != own and replace(name, call=own.call) == own]
-    return alike[-MOST_OTHER_CALLS:]
+    names = [
+        (other, TapName.parse(other.tap)) for other in taps if other.isolated is not None and other is not tap
+    ]
+    beside = [other for other, name in names if name.module_call == own.module_call]
+    alike = [other for other, name in names if name.call != own.call and replace(name, call=own.call) == own]
+    return [*beside[:MOST_OTHERS], *alike[-MOST_OTHERS:]]
+
+
+def _right(taps: Iterable[TapJudgement]) -> frozenset[str]:
+    """Paths of the modules that pass alone. One that the port never calls is a part of the code around it."""
+    alone = [
+        (tap.path, tap.isolated.passed)
+        for tap in taps
+        if tap.isolated is not None and not _has_no_result(tap)
+    ]
+    return frozenset(path for path, _ in alone) - {path for path, passed in alone if not passed}
 
 
 def explain_alone(
     evidence: Evidence,
     port: torch.Tensor | None,
     tap: TapJudgement,
-    other_calls: Sequence[tuple[TapJudgement, torch.Tensor | None]] = (),
+    others: Sequence[tuple[TapJudgement, torch.Tensor | None]] = (),
+    right: frozenset[str] = frozenset(),
 ) -> tuple[str, ...]:
     """The patterns that explain the result of a module alone, or of an output of the model.
 
@@ -84,16 +100,16 @@ def explain_alone(
         evidence: The basis of the verdicts.
         port: The result.
         tap: Its tap.
-        other_calls: Taps of other calls of the module, with the port's results.
+        others: Taps of other results of the module, with the port's results.
+        right: Paths of modules that pass alone: no operation of theirs is the cause.
     """
     if tap.isolated is None:
         return _explain(evidence, port, tap)
     failed = _failed_tensor(evidence, evidence.oracle_isolated.get(tap.tap), port, tap.tap, tap.isolated)
     if failed is None:
         return ()
-    own = evidence.kinds[tap.tap].outputs if tap.tap in evidence.kinds else ()
-    patterns = _patterns(failed, tap.tap, evidence.oracle_isolated, own)
-    return with_cause(_cause(evidence, failed, tap.tap, other_calls), patterns)
+    patterns = _patterns(failed, of_call(evidence, tap.tap))
+    return with_cause(_cause(evidence, failed, tap, others, right), patterns)
 
 
 def with_cause(cause: Sequence[str], patterns: Sequence[str]) -> tuple[str, ...]:
@@ -104,21 +120,27 @@ def with_cause(cause: Sequence[str], patterns: Sequence[str]) -> tuple[str, ...]
 def _cause(
     evidence: Evidence,
     failed: FailedTensor,
-    tap: str,
-    other_calls: Sequence[tuple[TapJudgement, torch.Tensor | None]],
+    tap: TapJudgement,
+    others: Sequence[tuple[TapJudgement, torch.Tensor | None]],
+    right: frozenset[str],
 ) -> tuple[str, ...]:
     """The programming error that gives the port's result of a module alone; empty without a known one."""
-    runnable = _alone(evidence, tap)
+    runnable = _alone(evidence, tap.tap)
     if runnable is None:
         return ()
-    others = []
-    for other, port in other_calls:
+    running = [] if evidence.rerun is None else evidence.rerun.running
+
+    def is_changeable() -> bool:
+        return right.isdisjoint(running)
+
+    of_others = []
+    for other, port in others:
         oracle = evidence.oracle_isolated.get(other.tap)
         result = _failed_tensor(evidence, oracle, port, other.tap, other.isolated, may_pass=True)
         other_runnable = _alone(evidence, other.tap)
         if result is not None and other_runnable is not None:
-            others.append(OtherCall(*other_runnable, result))
-    return _searched(lambda: cause(*runnable, failed, other_calls=others))
+            of_others.append(OtherResult(*other_runnable, result, is_changeable))
+    return _searched(lambda: cause(*runnable, failed, is_changeable, of_others))
 
 
 def _searched(search: Callable[[], str]) -> tuple[str, ...]:
@@ -162,19 +184,19 @@ def explain_between(evidence: Evidence, results: Results, comparison: Comparison
         target, failed = _wrong_output(evidence, results, comparison)
     if failed is None or rerun is None:
         return ()
-    right = {
-        other.path
-        for other in comparison.taps
-        if other.isolated is not None and other.isolated.passed and not _has_no_result(other)
-    }
+    right = _right(comparison.taps)
+
+    def is_changeable() -> bool:
+        return right.isdisjoint(rerun.running) and (not inside or inside in rerun.running)
 
     def search() -> str:
         try:
+            others = [
+                OtherResult(functools.partial(rerun.until, output), rerun.inputs(), result, is_changeable)
+                for output, result in _right_outputs(evidence, results, comparison)
+            ]
             return cause(
-                lambda inputs: rerun.until(target, inputs),
-                rerun.inputs(),
-                failed,
-                lambda: right.isdisjoint(rerun.running) and (not inside or inside in rerun.running),
+                functools.partial(rerun.until, target), rerun.inputs(), failed, is_changeable, others
             )
         except KeyError:
             # An output under the port's name, or a call that another batch makes.
@@ -220,49 +242,35 @@ def _wrong_output(
     return "", None
 
 
+def _right_outputs(
+    evidence: Evidence, results: Results, comparison: Comparison
+) -> Iterator[tuple[str, FailedTensor]]:
+    """The first outputs of the model that are right, by their taps. No cause makes them wrong."""
+    found = 0
+    for tap in comparison.taps:
+        if found == MOST_OTHERS:
+            return
+        if tap.kind == MODEL_OUTPUT and tap.passed and tap.accumulated is not None:
+            truth = evidence.truth_inside(tap.tap, tap.accumulated.bound)
+            port = results.untapped.get(tap.tap)
+            result = _failed_tensor(evidence, truth, port, tap.tap, tap.accumulated, may_pass=True)
+            if result is not None:
+                found += 1
+                yield tap.tap, result
+
+
 def _explain(evidence: Evidence, port: torch.Tensor | None, tap: TapJudgement) -> tuple[str, ...]:
     if (failed := _failed_inside(evidence, port, tap)) is None:
         return ()
-    return tuple(_patterns(failed, tap.tap, evidence.oracle, _by_nearness(evidence)))
+    return tuple(_patterns(failed, of_model(evidence, tap.tap)))
 
 
-def _patterns(
-    failed: FailedTensor, tap: str, tensors: Mapping[str, torch.Tensor], others: Iterable[str]
-) -> list[str]:
-    """The patterns that explain a tensor; where none does, the tensor of another name that it is."""
+def _patterns(failed: FailedTensor, others: Iterable[NamedTensor]) -> list[str]:
+    """The patterns that explain a tensor; where none does, another tensor that it is."""
     patterns = explain(failed)
     if any(not is_place(text) for text in patterns):
         return patterns
-    return [*with_cause(_exchanged(failed, tap, tensors, others), patterns)]
-
-
-def _exchanged(
-    failed: FailedTensor, tap: str, tensors: Mapping[str, torch.Tensor], others: Iterable[str]
-) -> tuple[str, ...]:
-    """The first other tensor of the oracle that a wrong one is, in words.
-
-    Args:
-        failed: The wrong tensor.
-        tap: Its name.
-        tensors: The oracle's by name.
-        others: Names of the tensors to look at, in their order.
-    """
-    for other in others:
-        if other == tap or other not in tensors or shape_of(tensors, other) != failed.oracle.shape:
-            continue
-        tensor = tensors[other].to(torch.float64).numpy()
-        # Integers that are all equal, such as one count, may be so by chance.
-        tells = failed.dtype.is_floating_point or np.unique(tensor[failed.counted]).size > 1
-        if tells and failed.is_explained_by(tensor):
-            return (f"equals the oracle's {other}",)
-    return ()
-
-
-def _by_nearness(evidence: Evidence) -> list[str]:
-    """Names of the oracle's outputs, then of its other results of the full forward, the last first."""
-    names = [name for name in map(TapName.parse, evidence.oracle) if not (name.samples or name.appends)]
-    outputs = [name for name in names if name.is_output_of(evidence.entry)]
-    return [*map(str, outputs), *(str(name) for name in reversed(names) if name not in outputs)]
+    return [*with_cause(equal_tensor(failed, others), patterns)]
 
 
 def _failed_inside(evidence: Evidence, port: torch.Tensor | None, tap: TapJudgement) -> FailedTensor | None:

@@ -52,8 +52,13 @@ class Rerun:
         return oracle
 
     def call(self, call: ModuleCall, inputs: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
-        """The results of one call alone, by tap."""
-        return self._runner.run_call(call, inputs, self._arrays())
+        """The results of one call alone, by tap, without rounding samples."""
+        self.running.clear()
+        with hooked(self._runner.model, lambda path, *_: self.running.append(path), self._leave):
+            return self._runner.run_call(call, inputs, self._arrays(), whole=False)
+
+    def _leave(self, *_: Any) -> None:
+        self.running.pop()
 
     def inputs(self) -> dict[str, torch.Tensor]:
         """The batch's inputs by name."""
@@ -79,7 +84,7 @@ class Rerun:
             self.running.append(path)
 
         def after(path: str, kind: str, result: Any) -> None:
-            self.running.pop()
+            self._leave()
             if is_result and (path, calls[path]) == (name.path, name.call):
                 raise _Reached(in_real(dict(tensor_leaves(result, is_tensor))[name.output]))
             calls[path] += 1

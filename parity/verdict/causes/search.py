@@ -40,18 +40,20 @@ Run = Callable[[Mapping[str, torch.Tensor]], torch.Tensor]
 
 
 @dataclass(frozen=True)
-class OtherCall:
-    """Another call of the same module, and what the port makes of it. A cause holds there, too.
+class OtherResult:
+    """Another result of the same call, or the result of another call of the module. A cause holds there, too.
 
     Attributes:
         run: See `Run`.
-        arguments: The tensors of its arguments, by name.
+        arguments: The tensors of its call's arguments, by name.
         result: The port's result, right or wrong, and its limit.
+        is_changeable: See `cause`.
     """
 
     run: Run
     arguments: Mapping[str, torch.Tensor]
     result: FailedTensor
+    is_changeable: Callable[[], bool] = lambda: True
 
     def contradicts(self, key: Hashable) -> bool:
         """Whether a change gives another result than the port's; not in a call without the operation."""
@@ -68,7 +70,7 @@ class OtherCall:
     def _trials(self) -> dict[Hashable, list[_Trial]]:
         """All changes, several ones in the same words together."""
         self.run(self.arguments)
-        changes = _listed(self.run, self.arguments, lambda: True).changes
+        changes = _listed(self.run, self.arguments, self.is_changeable).changes
         trials: dict[Hashable, list[_Trial]] = {}
         for trial in _trials(self.run, self.arguments, changes):
             trials.setdefault(trial.key, []).append(trial)
@@ -80,7 +82,7 @@ def cause(
     arguments: Mapping[str, torch.Tensor],
     failed: FailedTensor,
     is_changeable: Callable[[], bool] = lambda: True,
-    other_calls: Sequence[OtherCall] = (),
+    others: Sequence[OtherResult] = (),
 ) -> str:
     """The change of the reference's code that gives the port's result, in words; empty without one.
 
@@ -92,7 +94,7 @@ def cause(
         arguments: The tensors of the code's arguments, by name.
         failed: The port's result and its limit.
         is_changeable: Whether the operation that runs is one of the code, and not of a module inside it.
-        other_calls: Other calls of the code.
+        others: Other results of the code.
     """
     # What the first run loads is no operation of the module. A result of random numbers has no cause here.
     if not np.array_equal(run(arguments).double().cpu().numpy(), failed.oracle, equal_nan=True):
@@ -107,7 +109,7 @@ def cause(
             continue
         if any(math.isfinite(_residual(rival, failed)) for rival in trial.rivals):
             continue
-        if not any(call.contradicts(trial.key) for call in other_calls):
+        if not any(other.contradicts(trial.key) for other in others):
             best, text = fit, trial.text
     return f"fits the reference {text}" if text else ""
 

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from parity.verdict.causes import OtherCall, cause
+from parity.verdict.causes import OtherResult, cause
 from parity.verdict.distances import Distance
 from parity.verdict.patterns import FailedTensor
 
@@ -20,8 +20,8 @@ def told(reference, port, arguments, counted=None, oracle=None, others=()):
     def run(tensors):
         return reference(**tensors)
 
-    calls = [OtherCall(run, other, _compared(reference, port, other)) for other in others]
-    return cause(run, arguments, failed, other_calls=calls)
+    calls = [OtherResult(run, other, _compared(reference, port, other)) for other in others]
+    return cause(run, arguments, failed, others=calls)
 
 
 def _compared(reference, port, arguments, counted=None, oracle=None):

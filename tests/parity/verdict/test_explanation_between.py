@@ -61,8 +61,10 @@ def asked(
     """The searches for a cause, and the explanation; `judged` has other judgements on taps of the model."""
     searches = []
 
-    def cause(run, inputs, failed, may_change):
+    def cause(run, inputs, failed, may_change, others):
         searches.append((run("changed"), inputs, failed, may_change()))
+        searches.extend((other.run("changed"), other.arguments, other.result) for other in others)
+        assert all(other.is_changeable() is may_change() for other in others)
         return text
 
     monkeypatch.setattr(explanation, "cause", cause)
@@ -99,6 +101,20 @@ def test_an_output_that_the_code_of_the_entry_makes_is_searched(monkeypatch):
     assert torch.equal(torch.from_numpy(failed.oracle), TENSORS[OUTPUT].double())
     assert torch.equal(torch.from_numpy(failed.port), 2 * TENSORS[OUTPUT].double())
     assert failed.counted.all()
+
+
+def test_a_cause_leaves_the_right_outputs_of_the_model_as_they_are(monkeypatch):
+    right = {OUTPUT: tap(OUTPUT, MODEL_OUTPUT)}
+    unjudged = {OUTPUT: tap(OUTPUT, MODEL_OUTPUT, accumulated=None)}
+    (_, other), _ = asked(monkeypatch, ARGUMENT, judged=right)
+    run, inputs, result = other
+    assert (run, inputs) == ((OUTPUT, "changed"), INPUTS)
+    assert torch.equal(torch.from_numpy(result.oracle), TENSORS[OUTPUT].double())
+    assert torch.equal(torch.from_numpy(result.port), 2 * TENSORS[OUTPUT].double())
+    assert result.limit == right[OUTPUT].accumulated.limit
+    assert len(asked(monkeypatch, ARGUMENT, judged=unjudged)[0]) == 1
+    (_, *others), _ = asked(monkeypatch, ARGUMENT, taps=[right[OUTPUT]] * 7)
+    assert len(others) == explanation.MOST_OTHERS
 
 
 def test_elements_of_an_output_at_a_discontinuity_do_not_count(monkeypatch):

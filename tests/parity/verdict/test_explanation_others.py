@@ -1,6 +1,7 @@
 """Explanations by other tensors: a result of another name, and other calls of the module that fails."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -122,9 +123,9 @@ def test_a_cause_holds_in_the_last_other_calls_of_the_same_result(evidence, monk
     ]
     seen = []
 
-    def cause(run, arguments, failed, other_calls):
+    def cause(run, arguments, failed, is_changeable, others):
         assert float(run({})[0, 0, 0]) == float(ALONE[0, 0, 0])
-        seen.extend(other_calls)
+        seen.extend(others)
         return "fits"
 
     monkeypatch.setattr(explanation, "cause", cause)
@@ -137,3 +138,34 @@ def test_a_cause_holds_in_the_last_other_calls_of_the_same_result(evidence, monk
         assert other.run({}).tolist() == ALONE.tolist()
         # Each call has its own elements at a discontinuity.
         assert other.result.counted[0, 0].tolist() == [True, True, number != 4, True]
+
+
+def test_a_cause_holds_in_other_results_of_the_call_and_changes_no_right_module(evidence, monkeypatch):
+    """The module itself has a right result, and is no right module."""
+    call = ModuleCall("block", "block", "Block", [], {}, ("block", "block[1]"))
+    rerun = SimpleNamespace(running=[], inputs=dict)
+    known = dataclasses.replace(
+        evidence,
+        reference=Capture(calls=[call], longest_sums={"block": 1}),
+        oracle_isolated={"block": ALONE, "block[1]": OTHER},
+        run_oracle=lambda call, inputs: {"block": ALONE, "block[1]": OTHER},
+        rerun=rerun,
+    )
+    own = TapJudgement("block", "block", "Block", PASS, FAIL)
+    right = TapJudgement("block[1]", "block", "Block", PASS, PASS)
+    inside = TapJudgement("block.inside", "block.inside", "Inside", PASS, PASS)
+    wrong = TapJudgement("block.wrong", "block.wrong", "Inside", PASS, FAIL)
+    seen = []
+
+    def cause(run, arguments, failed, is_changeable, others):
+        for rerun.running[:] in (["block"], ["block", "block.wrong"], ["block", "block.inside"]):
+            seen.append(is_changeable())
+            assert all(other.is_changeable() is seen[-1] for other in others)
+        (other,) = others
+        assert other.run({}).tolist() == other.result.oracle.tolist() == OTHER.tolist()
+        return "fits"
+
+    monkeypatch.setattr(explanation, "cause", cause)
+    results = dataclasses.replace(RESULTS, isolated={"block": 2 * ALONE, "block[1]": OTHER})
+    assert explain_tap(known, results, own, [own, right, inside, wrong])[0] == "fits"
+    assert seen == [True, True, False]
