@@ -275,6 +275,15 @@ def has_content(folder: Path) -> bool:
     return folder.is_dir() and any(path.name != LOCK for path in folder.iterdir())
 
 
+def without_run(field: str, folder: Path, problem: str, fix: str) -> UserError:
+    """The error of a folder that has no run for a verb: it is not there, is a file, or has the problem."""
+    if not os.path.lexists(folder):
+        problem = "does not exist"
+    elif os.path.isfile(folder):
+        problem = "is a file"
+    return UserError(field, str(folder), problem, fix)
+
+
 @contextlib.contextmanager
 def in_use(field: str, folder: Path, mark: str) -> Iterator[None]:
     """Make a folder of results if it is missing, and keep other processes out of it.

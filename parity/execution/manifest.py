@@ -21,7 +21,7 @@ from parity.base.files import MAX_BYTES, parse_json, write_new
 from parity.base.sealed import read_sealed, sealed
 from parity.execution.case_files import CaseDescription
 from parity.execution.done import changed, done_code, done_digests, origins, place
-from parity.execution.folder import PrecisionFolder, RunFolder
+from parity.execution.folder import PrecisionFolder, RunFolder, without_run
 from parity.execution.record import ORACLE, REFERENCE, TAKES_NO_MORE, read_record
 from parity.execution.request import Request
 from parity.inputs.weights import exported_digest
@@ -152,12 +152,8 @@ def read_manifest(folder: RunFolder, field: str = "replay") -> Manifest:
             a folder.
     """
     if not folder.manifest.is_file():
-        raise UserError(
-            field,
-            str(folder.path),
-            "holds no complete saved run",
-            "give the folder of a run with --save",
-        )
+        problem = "holds no complete saved run"
+        raise without_run(field, folder.path, problem, "give the folder of a run with --save")
     try:
         manifest = Manifest.model_validate(read_sealed(folder.manifest))
     except (OSError, ValueError) as error:

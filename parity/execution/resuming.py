@@ -17,7 +17,7 @@ from parity.base.files import write_new
 from parity.base.precision import PRECISIONS
 from parity.base.sealed import read_sealed, sealed
 from parity.case import CaseReference, load_case
-from parity.execution.folder import RunFolder
+from parity.execution.folder import RunFolder, without_run
 from parity.execution.manifest import check_batches, code_of
 from parity.execution.request import Request
 from parity.runners import RUNNERS
@@ -118,9 +118,8 @@ def read_started(folder: RunFolder) -> Request:
 
 
 def _no_run(folder: RunFolder) -> UserError:
-    return UserError(
-        "resume", str(folder.path), "holds no run that was begun with --save", "begin one with --save"
-    )
+    problem = "holds no run that was begun with --save"
+    return without_run("resume", folder.path, problem, "begin one with --save")
 
 
 def _check_environment(folder: RunFolder, began_in: dict[str, str]) -> None:

@@ -184,15 +184,18 @@ def test_bad_input_is_found_before_the_folder_is_made(refused, tmp_path):
     refused(*TINY, "--weights", tmp_path / "none", "--save", tmp_path / "out")
 
 
-def test_a_replay_of_what_is_no_run(refused, tmp_path):
+def test_a_verb_for_saved_runs_on_what_is_none(refused, tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "unfinished").mkdir()
     (tmp_path / "unfinished" / "report.json").write_text("{}")
     (tmp_path / "file").write_text("mine")
-    for name in ("none", "empty", "unfinished", "file"):
-        assert refused("replay", tmp_path / name) == (
-            f"replay: {tmp_path / name} holds no complete saved run; give the folder of a run with --save"
-        )
+    none = {"replay": "holds no complete saved run", "resume": "holds no run that was begun with --save"}
+    fixes = {"replay": "give the folder of a run with --save", "resume": "begin one with --save"}
+    problems = {"none": "does not exist", "file": "is a file"}
+    for verb, problem in none.items():
+        for name in ("none", "empty", "unfinished", "file"):
+            found = problems.get(name, problem)
+            assert refused(verb, tmp_path / name) == f"{verb}: {tmp_path / name} {found}; {fixes[verb]}"
 
 
 @pytest.mark.parametrize(
