@@ -1,7 +1,7 @@
-"""Inputs with which nothing can be judged: the reference raises, or returns NaN or Inf.
+"""Inputs with which nothing can be judged: the reference raises, or returns NaN.
 
-A trial with other inputs proves it: the reference runs, or its results are finite. Without such a proof an
-error stays the reference's own.
+A trial with other inputs proves it: the reference runs, or returns no NaN. Without such a proof an error
+stays the reference's own. An infinite result, such as a logit behind a mask, can be compared.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from parity.base.errors import UserError
+from parity.base.interruption import raisable
 from parity.base.memory import is_allocation_failure
 from parity.case import Arrays, Case
 from parity.inputs.masks import valid_elements
@@ -92,7 +93,8 @@ def _of_other_rows(arrays: Arrays, told: str, run: Runs) -> UserError | None:
 def _runs(run: Runs, arrays: Arrays) -> bool:
     try:
         run(arrays)
-    except Exception:  # noqa: BLE001, any error says that these inputs prove nothing
+    except raisable():
+        # Any error says that these inputs prove nothing.
         return False
     return True
 
@@ -100,7 +102,7 @@ def _runs(run: Runs, arrays: Arrays) -> bool:
 def spoiling_inputs(
     case: Case, arrays: Arrays, taps: Mapping[str, torch.Tensor], run: Runs
 ) -> UserError | None:
-    """The refusal of inputs whose NaN or Inf is in what counts of the reference's outputs; None without one.
+    """The refusal of inputs whose NaN or Inf makes NaN in what counts of the reference's outputs, or None.
 
     Args:
         case: The case.
@@ -125,20 +127,20 @@ def spoiling_inputs(
     return UserError(
         f"inputs.{name}[{', '.join(map(str, place))}]" if place else f"inputs.{name}",
         arrays[name][place].item(),
-        f"makes {spoiled} of the reference NaN or Inf, with which nothing can be compared"
+        f"makes {spoiled} of the reference NaN, with which nothing can be compared"
         + (f" ({count} such elements)" if count > 1 else ""),
         "give finite numbers in the case's inputs",
     )
 
 
 def _spoiled(case: Case, arrays: Arrays, taps: Mapping[str, torch.Tensor]) -> str:
-    """The name of the first output with NaN or Inf in what counts; empty if there is none."""
+    """The name of the first output with NaN in what counts; empty if there is none."""
     valid, batch = case.valid_rows(arrays), case.batch_size_of(arrays)
     for name in (tap for tap in taps if tap.startswith(f"{case.entry}.")):
         output = taps[name]
-        if output.dtype.is_floating_point and not bool((finite := output.isfinite()).all()):
+        if output.dtype.is_floating_point and bool((wrong := output.isnan()).any()):
             is_whole = name.removeprefix(f"{case.entry}.") in case.whole_outputs
             keep = None if is_whole else valid_elements(tuple(output.shape), valid, batch)
-            if keep is None or bool((~finite.cpu().numpy() & keep).any()):
+            if keep is None or bool((wrong.cpu().numpy() & keep).any()):
                 return name
     return ""

@@ -83,7 +83,7 @@ def _record(case, precision="fp32"):
         ({"x_BD": X[:-2]}, "inputs.x_BD: 5 rows are not the 7 of others, and the reference raises (Runtime"),
         ({"x_BD": X[:-2]}, "(ids_B 7, others_B 7, mask_B 7, x_BD 5)"),
         ({"x_BD": _with((2, 1), np.nan)}, "inputs.x_BD[2, 1]: nan makes forward.output of the reference NaN"),
-        ({"x_BD": _with(3, -np.inf)}, "inputs.x_BD[3, 0]: -inf makes forward.output of the reference NaN or"),
+        ({"x_BD": _with(3, -np.inf)}, "inputs.x_BD[3, 0]: -inf makes forward.output of the reference NaN,"),
         ({"x_BD": _with(3, -np.inf)}, "(4 such elements); give finite numbers in the case's inputs"),
     ],
 )
@@ -118,14 +118,23 @@ def test_nan_that_does_not_count_is_no_mistake():
         _record(Padded(x_BD=_with(-2, np.nan)))
 
 
-class Divided(Inputs):
-    """The result is infinite for any input."""
+class Behind(Inputs):
+    """The reference with a function behind it, of its result and x."""
+
+    def __init__(self, function, **others):
+        super().__init__(**others)
+        self.function = function
 
     def build_reference(self):
         model = Model()
-        model.forward = lambda **inputs: Model.forward(model, **inputs) / 0.0
+        model.forward = lambda **inputs: self.function(Model.forward(model, **inputs), inputs["x_BD"])
         return model
 
 
+def test_infinity_that_a_mask_brings_into_a_result_can_be_compared():
+    masked = Behind(lambda result, x: x.clone(), x_BD=_with(3, -np.inf))
+    assert _record(masked).tensors["forward.output"][3].isneginf().all()
+
+
 def test_nan_with_any_input_is_no_mistake_of_the_input():
-    _record(Divided(x_BD=_with(0, np.inf)))
+    _record(Behind(lambda result, x: result * 0.0 / 0.0, x_BD=_with(0, np.inf)))
