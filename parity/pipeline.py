@@ -73,9 +73,10 @@ def resume(folder: Path, progress: Progress, streams: JudgesStreams, memory: flo
     Raises:
         UserError: The folder holds no such run, is in use, or its files, inputs or code have changed.
     """
-    root = RunFolder(folder)
+    # A case that is imported may go to another folder.
+    root = RunFolder(folder.absolute())
     check_started(root)
-    with in_use("resume", folder, STARTED), going_on(root):
+    with in_use("resume", root.path, STARTED), going_on(root):
         request = read_started(root)
         if memory is not None:
             request = replace(request, memory=memory)
@@ -91,7 +92,7 @@ def replay(folder: Path, command: str, progress: Progress) -> Report:
     Raises:
         UserError: The folder holds no complete run, or its files are not as the run wrote them.
     """
-    root = RunFolder(folder)
+    root = RunFolder(folder.absolute())
     manifest = read_manifest(root)
     judged = []
     for description in manifest.cases:

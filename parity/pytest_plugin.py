@@ -32,9 +32,14 @@ _COMMAND = "pytest"
 """Command of a session in its report."""
 
 
+def _folder(name: str) -> Path:
+    """The folder of an option. A test may go to another one."""
+    return Path(name).absolute()
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.getgroup("parity").addoption(
-        "--parity-report", metavar="DIR", type=Path, help="Folder for the report on all comparisons."
+        "--parity-report", metavar="DIR", type=_folder, help="Folder for the report on all comparisons."
     )
 
 

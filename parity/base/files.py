@@ -29,6 +29,11 @@ MAX_BYTES = 1 << 30
 """Largest file of text that is read into memory."""
 
 
+def absolute(path: Path | None) -> Path | None:
+    """The path of an option, from the present folder on; None without the option."""
+    return None if path is None else path.absolute()
+
+
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; the file written there takes its place after the body.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from parity.base.errors import UserError, check_names, require_once
+from parity.base.files import absolute
 from parity.base.locks import made
 from parity.base.precision import DEFAULT_PRECISIONS, PRECISIONS
 from parity.base.precision_policy import read_policy
@@ -82,6 +83,10 @@ class Arguments:
                 f"give more than 0 and at most {MAX_TIME_LIMIT:.0f}",
             )
         apart({"--save": self.save, "--profile": self.profile})
+        # A case that is imported may go to another folder.
+        data, weights, save, profile, policy = map(
+            absolute, (self.data, self.weights, self.save, self.profile, self.policy)
+        )
         selected = self.named_cases() or self._default_cases()
         for option, value, least in (("--batch", self.batch, 1), ("--seed", self.seed, 0)):
             if value is not None and value < least:
@@ -92,8 +97,8 @@ class Arguments:
         if self.batch is not None and self.data is None:
             for case in selected:
                 _require_rows(case, self.batch)
-        if self.policy is not None:
-            selected = [case.quantised(_schemes(self.policy)) for case in selected]
+        if policy is not None:
+            selected = [case.quantised(_schemes(policy)) for case in selected]
         asked = check_names("--runners", names("--runners", self.runners), RUNNERS)
         runners = asked or default_runners()
         # Streams run the port on synthetic items, with initial weights.
@@ -103,14 +108,14 @@ class Arguments:
             precisions=self.precisions() or tuple(DEFAULT_PRECISIONS),
             runners=runners,
             runners_asked=bool(asked),
-            data=self.data,
-            checkpoint=self.weights,
-            save=self.save,
+            data=data,
+            checkpoint=weights,
+            save=save,
             timeout=self.time_limit,
             command=self.command,
             streams="tripy" in runners and all(other is None for other in others),
             memory=checked(self.memory),
-            profile=None if self.profile is None else writable("--profile", self.profile),
+            profile=None if profile is None else writable("--profile", profile),
         )
 
     def all_cases(self) -> list[Case]:

@@ -27,13 +27,21 @@ def print_line(console: Console, text: str, style: str = "") -> None:
     console.print(Text(text, style=style), soft_wrap=True)
 
 
-def new_folder() -> Path:
+def reports() -> Path:
+    """The folder of all results, in the present folder. A case that is imported may go to another one."""
+    return REPORTS.absolute()
+
+
+def new_folder(reports: Path) -> Path:
     """A folder for the results of this call."""
-    return REPORTS / datetime.datetime.now().strftime("%Y%m%d-%H%M%S-%f")
+    return reports / datetime.datetime.now().strftime("%Y%m%d-%H%M%S-%f")
 
 
-def require_reports() -> None:
-    """Raise `UserError` if `new_folder` cannot be made. A call without this check tells it after its work."""
+def require_reports() -> Path:
+    """Return `reports`, or raise `UserError` if `new_folder` cannot be made there.
+
+    A call without this check tells it after its work.
+    """
     place = REPORTS if os.path.lexists(REPORTS) else Path()
     try:
         tempfile.NamedTemporaryFile(dir=place).close()
@@ -41,6 +49,7 @@ def require_reports() -> None:
         problem = f"cannot be written ({error.strerror})"
         fix = "run in another folder, or give --save where the verb has it"
         raise UserError(str(REPORTS), str(place.absolute()), problem, fix) from error
+    return reports()
 
 
 def typed() -> str:

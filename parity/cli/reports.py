@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from parity.base.code import shown
 from parity.base.interruption import remaining
 from parity.case import Registry
 from parity.cli import options, output
@@ -69,16 +70,16 @@ def _compare_runs(old: Path, new: Path) -> int:
     from parity.report import terminal_differences
     from parity.studies.movement import command, terminal
 
-    output.require_reports()
+    reports = output.require_reports()
     with steps() as advance:
         result = command.compare(old, new, output.typed(), advance)
-        written = command.write(result.report, output.new_folder())
-    with remaining(f"{written} holds the result"):
+        written = command.write(result.report, output.new_folder(reports))
+    with remaining(f"{shown(written)} holds the result"):
         console = output.stdout()
         console.print(terminal.render(result.report))
         if result.changes is None:
             output.print_line(console, f"errors and latencies: {result.not_changes}", "yellow")
         else:
             console.print(terminal_differences.render_changes(result.changes))
-        output.print_line(console, f"report: {written}")
+        output.print_line(console, f"report: {shown(written)}")
     return result.exit_code

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from parity.base.code import shown
 from parity.base.interruption import remaining
 from parity.base.process import no_collections
 from parity.case import Registry
@@ -44,8 +45,7 @@ def run(registry: Registry, verbose: bool, **chosen: Any) -> int:
     """
     from parity.execution import fork_server
 
-    if chosen["save"] is None:
-        output.require_reports()
+    reports = output.reports() if chosen["save"] is not None else output.require_reports()
     with steps() as advance:
         # The server imports PyTorch while this process does. A user's own model meets no other case's code.
         fork_server.start("" if chosen["models"] else registry.module)
@@ -58,7 +58,7 @@ def run(registry: Registry, verbose: bool, **chosen: Any) -> int:
             # It imports the cases.
             request = arguments.request()
         report = pipeline.run(request, advance, judge_small_streams)
-    return _show(report, arguments.save, verbose)
+    return _show(report, arguments.save, reports, verbose)
 
 
 @click.command(cls=Verb, example="out/")
@@ -68,10 +68,10 @@ def replay(folder: Path, verbose: bool) -> int:
     """Judge the saved run in FOLDER again, without runners."""
     from parity import pipeline
 
-    output.require_reports()
+    reports = output.require_reports()
     with steps() as advance:
         report = pipeline.replay(folder, output.typed(), advance)
-    return _show(report, None, verbose)
+    return _show(report, None, reports, verbose)
 
 
 @click.command(cls=Verb, example="out/")
@@ -82,6 +82,7 @@ def resume(folder: Path, memory: float | None, verbose: bool) -> int:
     """Continue the saved run in FOLDER, which was interrupted."""
     from parity.execution import fork_server
 
+    reports = output.reports()
     with steps() as advance:
         fork_server.start()
         from parity import pipeline
@@ -89,24 +90,25 @@ def resume(folder: Path, memory: float | None, verbose: bool) -> int:
         from parity.execution.bounds import checked
 
         report = pipeline.resume(folder, advance, judge_small_streams, checked(memory))
-    return _show(report, folder, verbose)
+    return _show(report, folder, reports, verbose)
 
 
-def _show(report: Report, saved: Path | None, verbose: bool) -> int:
-    """Write a report into a new folder unless it is saved, print it, and return the exit code."""
+def _show(report: Report, saved: Path | None, reports: Path, verbose: bool) -> int:
+    """Write a report, in a new folder of `reports` unless it is saved, print it, and return the exit code."""
     from parity.report import terminal
     from parity.report.files import write_outputs
 
     folder, problems = saved, ()
     if folder is None:
-        folder = output.new_folder()
+        folder = output.new_folder(reports)
         # The report is large and in use to the end.
         with no_collections():
             problems = write_outputs(report, folder)
     path = folder / "report.json"
-    with remaining(f"{path} is the report"):
+    place = path if saved is not None else shown(path)
+    with remaining(f"{place} is the report"):
         console = output.stdout()
         console.print(terminal.render(report, verbose))
-        for line in (*problems, f"report: {path}"):
+        for line in (*problems, f"report: {place}"):
             output.print_line(console, line)
     return report.exit_code

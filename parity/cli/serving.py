@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
+from parity.base.code import shown
 from parity.base.errors import UserError, check_names
-from parity.base.files import making
+from parity.base.files import absolute, making
 from parity.base.interruption import remaining
 from parity.base.locks import made
 from parity.base.option_numbers import INTEGER, NUMBER
@@ -74,6 +75,8 @@ def serve(
     **chosen: Any,
 ) -> int:
     """Serve the port of one case under LoadGen, and judge every served prediction."""
+    reports = output.reports()
+    data, tables, save, weights = map(absolute, (data, tables, chosen["save"], chosen["weights"]))
     with steps() as advance:
         from parity.base.precision import PRECISIONS
         from parity.cli.arguments import Arguments, apart, writable
@@ -88,7 +91,7 @@ def serve(
                 "is for one case in one precision",
                 "give one --case and one --precision",
             )
-        folder = arguments.save or output.new_folder()
+        folder = save or output.new_folder(reports)
         if folder.exists():
             raise UserError("--save", str(folder), "exists", "give a folder that does not exist")
         apart({"--save": folder, "--tables": tables})
@@ -103,7 +106,7 @@ def serve(
         order = command.Order(
             case=cases[0],
             precision=PRECISIONS[precisions[0]],
-            checkpoint=arguments.weights,
+            checkpoint=weights,
             samples=samples,
             seed=cases[0].with_overrides(seed=arguments.seed).seed,
             tokens=tokens,
@@ -121,11 +124,11 @@ def serve(
                 served = command.serve(order, unfinished, advance)
         except Unavailable as error:
             raise _no_port(error, runner) from error
-    with remaining(f"{folder} holds LoadGen's logs"):
+    with remaining(f"{shown(folder)} holds LoadGen's logs"):
         console = output.stdout()
         for line in served.lines():
             output.print_line(console, line)
-        output.print_line(console, f"logs: {folder}")
+        output.print_line(console, f"logs: {shown(folder)}")
     return served.exit_code
 
 

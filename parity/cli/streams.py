@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from parity.base.errors import UserError
+from parity.base.files import absolute
 from parity.base.precision import DEFAULT_PRECISIONS, Precision
 from parity.case import Case, CaseReference, load_case
 from parity.cli.arguments import Arguments
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 def judge_stream(console: Console, arguments: Arguments, steps: int, capacity: int | None) -> int:
     """Judge both sides of one case over a stream, print a line for each, and return the exit code."""
+    # A case that is imported may go to another folder.
+    weights = absolute(arguments.weights)
     cases = arguments.named_cases()
     if len(cases) != 1:
         raise UserError("stream", f"with {len(cases)} cases", "is for one case", "give one --case or --model")
@@ -34,7 +37,7 @@ def judge_stream(console: Console, arguments: Arguments, steps: int, capacity: i
     except Unavailable as error:
         raise UserError("runner", "tripy", f"is unavailable: {error}", "run where the port can") from error
     precisions = arguments.precisions() or tuple(DEFAULT_PRECISIONS)
-    verdicts = judge_streams(cases[0], precisions, arguments.weights, steps, capacity, arguments.seed or 0)
+    verdicts = judge_streams(cases[0], precisions, weights, steps, capacity, arguments.seed or 0)
     print_line(console, HEADER)
     return _show(console, verdicts, f"{cases[0].name}, streams")
 

@@ -8,7 +8,9 @@ from typing import Any
 
 import click
 
+from parity.base.code import shown
 from parity.base.errors import UserError
+from parity.base.files import absolute
 from parity.base.interruption import remaining
 from parity.base.option_numbers import INTEGER, NUMBER, IntegerRange
 from parity.case import Registry
@@ -32,6 +34,8 @@ def shrink(registry: Registry, folder: Path, **chosen: Any) -> int:
 
     FOLDER has a script that shows the failure without this project.
     """
+    # A case that is imported may go to another folder.
+    place = folder.absolute()
     with steps() as advance:
         from parity.base.precision import PRECISIONS
         from parity.cli.arguments import Arguments, writable
@@ -46,13 +50,13 @@ def shrink(registry: Registry, folder: Path, **chosen: Any) -> int:
                 "is for one case in one precision",
                 "give one --case and one --precision",
             )
-        if os.path.lexists(folder):
+        if os.path.lexists(place):
             raise UserError("shrink", str(folder), "exists", "give a folder that does not exist")
-        writable("shrink", folder)
+        writable("shrink", place)
         case, seed = cases[0], arguments.seed
         seeded = case if seed is None else case.with_overrides(seed=seed)
         failure = study.shrink(seeded, PRECISIONS[precisions[0]], advance)
-        study.write(failure, folder)
+        study.write(failure, place)
     with remaining(f"{folder} holds the failure"):
         console = output.stdout()
         output.print_line(console, failure.describe(case), "bold red")
@@ -79,6 +83,7 @@ def shrink(registry: Registry, folder: Path, **chosen: Any) -> int:
 @click.pass_obj
 def precision(registry: Registry, budget: float, policy: Path | None, quantise: bool, **chosen: Any) -> int:
     """Find the cheapest precision of each module of one case."""
+    reports, policy = output.reports(), absolute(policy)
     with steps() as advance:
         from parity.cli.arguments import Arguments, writable
         from parity.runners import Unavailable
@@ -91,12 +96,12 @@ def precision(registry: Registry, budget: float, policy: Path | None, quantise: 
         if request.save is not None:
             writable("--save", request.save)
         report = command.run(request, budget, policy, advance, quantise)
-        folder = request.save or output.new_folder()
+        folder = request.save or output.new_folder(reports)
         command.write(report, folder)
-    with remaining(f"{folder} holds the result"):
+    with remaining(f"{shown(folder)} holds the result"):
         console = output.stdout()
         console.print(command.render(report))
-        output.print_line(console, f"report: {folder / 'precision.json'}")
+        output.print_line(console, f"report: {shown(folder / 'precision.json')}")
     return report.exit_code
 
 
@@ -121,6 +126,7 @@ def precision(registry: Registry, budget: float, policy: Path | None, quantise: 
 @click.pass_obj
 def self_test(registry: Registry, share: float, faults: str | None, clean_runs: int, **chosen: Any) -> int:
     """Put faults into the port and count the detected ones. A later call with the same folder continues."""
+    folder = (chosen["save"] or output.REPORTS / "self_test").absolute()
     with counted() as advance:
         from parity.base.precision import DEFAULT_PRECISIONS
         from parity.cli.arguments import Arguments
@@ -137,12 +143,11 @@ def self_test(registry: Registry, share: float, faults: str | None, clean_runs: 
             clean_runs=clean_runs,
             operators=faults or "",
         )
-        folder = arguments.save or output.REPORTS / "self_test"
         result = command.self_test(plan, folder, advance)
-    with remaining(f"{folder} holds all findings"):
+    with remaining(f"{shown(folder)} holds all findings"):
         console = output.stdout()
         console.print(command.render_self_test(result))
-        output.print_line(console, f"table: {folder / 'table.md'}")
+        output.print_line(console, f"table: {shown(folder / 'table.md')}")
     return result.exit_code
 
 

@@ -51,7 +51,8 @@ def is_saved_run(path: Path) -> bool:
 
 def open_run(path: Path) -> SavedRun:
     """A saved run, checked. Raises `UserError` if it is not as the run wrote it."""
-    folder = RunFolder(path)
+    # Its cases are imported, which may go to another folder.
+    folder = RunFolder(path.absolute())
     return SavedRun(folder, read_manifest(folder, "compare"))
 
 
