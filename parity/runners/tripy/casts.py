@@ -22,6 +22,7 @@ from parity.base.precision_policy import CASTABLE, owner_of
 from parity.base.trees import map_tree
 from parity.capture.tripy_hooks import is_tripy_tensor, named_modules
 from parity.runners.tripy.compiled import tripy_dtype
+from parity.runners.tripy.pairing import load_tensors
 
 DTYPES = {name: tripy_dtype(PRECISIONS[name].dtype) for name in CASTABLE}
 FLOATING = frozenset(DTYPES.values())
@@ -56,8 +57,8 @@ def load_parameters(
             tensor = tensor.to(PRECISIONS[precision].dtype)
             # A module checks a value against its declaration.
             _declare(model, name, declared[name], DTYPES[precision])
-        tensors[name] = tp.Tensor(tensor.contiguous())
-    model.load_state_dict(tensors, strict=len(tensors) == len(declared))
+        tensors[name] = tensor.contiguous()
+    load_tensors(model, tensors)
 
 
 def _declare(model: tp.Module, name: str, tensor: Any, dtype: tp.dtype) -> None:

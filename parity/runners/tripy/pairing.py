@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import nvtripy as tp
@@ -20,7 +20,7 @@ from parity.case.pairing import check_paths, entry_of, function_of
 from parity.case.patterns import matched
 from parity.case.plain_models import in_place_of_model
 from parity.inputs.port_weights import port_weights, source_of
-from parity.runners.tripy.compiled import tripy_dtype
+from parity.runners.tripy.compiled import tripy_dtype, tripy_value
 from parity.runners.tripy.lean_traces import leanly
 
 _HALF = (torch.float16, torch.bfloat16)
@@ -64,8 +64,13 @@ def set_parameters(case: Case, model: tp.Module, weights: Mapping[str, torch.Ten
     for name, tensor in tensors.items():
         if tensor.dtype in _HALF and declared[name].dtype == tp.float32:
             tensors[name] = tensor.float()
+    load_tensors(model, tensors)
+
+
+def load_tensors(model: tp.Module, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Give a port its tensors by name. Those that it sets itself are not among them, and stay."""
     state = {name: tp.Tensor(tensor) for name, tensor in tensors.items()}
-    model.load_state_dict(state, strict=len(state) == len(declared))
+    model.load_state_dict(state, strict=state.keys() == model.state_dict().keys())
 
 
 def built_port(case: Case, dtype: torch.dtype) -> tp.Module:
@@ -155,6 +160,30 @@ def taken(module: tp.Module, args: list, kwargs: dict) -> tuple[list, dict]:
         positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         args = args[: sum(parameter.kind in positional for parameter in parameters.values())]
     return args, kwargs
+
+
+def received_arguments(
+    case: Case, module: tp.Module, args: list, kwargs: dict, inside: Inside, host: Callable[[Any], Any]
+) -> tuple[list, dict]:
+    """The arguments of the reference's module in the form in which the port's module receives its own.
+
+    Args:
+        case: The case, whose options tell how the forms may differ.
+        module: The port's module.
+        args, kwargs: The arguments of the reference's module, tensors as `torch.Tensor`s.
+        inside: See `Inside`.
+        host: The value of an argument that has no type of its own in the port; a tensor stays on the host.
+    """
+    if case.one_sided:
+        args, kwargs = taken(module, args, kwargs)
+    if case.squeeze:
+        args, kwargs = in_ranks(module, args, kwargs, inside)
+    types = types_inside(module, args, kwargs, inside)
+
+    def received(leaf: Any) -> Any:
+        return tripy_value(leaf.to(types[id(leaf)])) if id(leaf) in types else host(leaf)
+
+    return map_tree(args, received), map_tree(kwargs, received)
 
 
 Inside = Mapping[str, tuple[int, torch.dtype]]

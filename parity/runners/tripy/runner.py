@@ -54,15 +54,14 @@ from parity.runners.tripy.compiled import (
 from parity.runners.tripy.lean_traces import leanly
 from parity.runners.tripy.other_sizes import failing_with_sizes
 from parity.runners.tripy.pairing import (
+    Inside,
     built_port,
     check_patterns,
-    in_ranks,
     paired_modules,
     paired_parameters,
+    received_arguments,
     require_taking,
     set_parameters,
-    taken,
-    types_inside,
 )
 from parity.runners.tripy.survey import Survey
 from parity.timing.measure import Replayed, Replays, Timed, TimedCall
@@ -283,24 +282,24 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
         Calls of one function with arguments of the same structure, types and sizes share their executable.
         """
         module = call.function(self._module(call))
-        args, kwargs = recorded_arguments(call, inputs, in_parts=True)
-        received = self._received.get(call.tap, {})
-        if self.case.one_sided:
-            args, kwargs = taken(self._module(call), args, kwargs)
-        if self.case.squeeze:
-            args, kwargs = in_ranks(self._module(call), args, kwargs, received)
-        types = types_inside(self._module(call), args, kwargs, received)
-
-        def host(leaf: Any) -> Any:
-            return tripy_value(leaf.to(types[id(leaf)])) if id(leaf) in types else self._host(leaf)
-
-        arguments = {"args": map_tree(args, host), "kwargs": map_tree(kwargs, host)}
+        args, kwargs = received_arguments(
+            self.case,
+            self._module(call),
+            *recorded_arguments(call, inputs, in_parts=True),
+            self.inside(call),
+            self._host,
+        )
+        arguments = {"args": args, "kwargs": kwargs}
 
         def function(arguments: dict, traced: Traced) -> dict[str, tp.Tensor]:
             result = module(*arguments["args"], **arguments["kwargs"])
             return dict(tensor_leaves(result, is_tripy_tensor))
 
         return self._compiled((call.path, call.method), function, arguments), arguments
+
+    def inside(self, call: ModuleCall) -> Inside:
+        """The form in which the last tapped run passes a call's arguments."""
+        return self._received.get(call.tap, {})
 
     def can_run(self, call: ModuleCall) -> bool:
         # A module that the port may leave out has no error.

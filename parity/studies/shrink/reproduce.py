@@ -18,7 +18,7 @@ sys.path.insert(0, str(HERE))
 from parity.base.code import file_digest
 from parity.base.errors import UserError
 from parity.base.sealed import read_sealed
-from parity.base.trees import decode_tree
+from parity.base.trees import decode_tree, map_tree
 from parity.capture.captures import tensor_leaves
 from parity.capture.outputs import flat_outputs, output_of
 from parity.capture.tripy_hooks import is_tripy_tensor
@@ -26,7 +26,7 @@ from parity.capture.values import decode_value
 from parity.case import CaseReference, load_case
 from parity.case.contract import outputs_by_tap
 from parity.runners.tripy.compiled import tripy_value
-from parity.runners.tripy.pairing import paired_modules, set_parameters, taken
+from parity.runners.tripy.pairing import paired_modules, received_arguments, set_parameters
 
 FIX = "restore it, or shrink again"
 
@@ -88,13 +88,24 @@ def tensors(name, digest):
     return content
 
 
+def on_device(arguments):
+    """Tripy's tensors in place of PyTorch's."""
+    return map_tree(arguments, lambda leaf: tp.Tensor(leaf) if isinstance(leaf, torch.Tensor) else leaf)
+
+
 def port_result(problem, weights, inputs):
     """The port's result in float64, on the CPU."""
 
+    dtype = getattr(torch, problem["dtype"])
+
     def leaf(value):
         if isinstance(value, dict) and set(value) == {"tensor"}:
-            return tp.Tensor(inputs[value["tensor"]])
-        return tripy_value(decode_value(value))
+            return inputs[value["tensor"]]
+        return decode_value(value)
+
+    def host(value):
+        is_number = isinstance(value, torch.Tensor) and value.is_floating_point()
+        return tripy_value(value.to(dtype) if is_number else value)
 
     case = load_case(CaseReference(**problem["case"]))
     model = case.build_port(getattr(tp, problem["dtype"]))
@@ -102,12 +113,12 @@ def port_result(problem, weights, inputs):
     args, kwargs = decode_tree(problem["args"], leaf), decode_tree(problem["kwargs"], leaf)
     if problem["module"]:
         module = paired_modules(case, model)[problem["module"]]
-        if case.one_sided:
-            args, kwargs = taken(module, args, kwargs)
+        inside = {name: (axes, getattr(torch, own)) for name, (axes, own) in problem["inside"].items()}
+        args, kwargs = map(on_device, received_arguments(case, module, args, kwargs, inside, host))
         call = module if problem["method"] == "forward" else getattr(module, problem["method"])
         results = dict(tensor_leaves(call(*args, **kwargs), is_tripy_tensor))
     else:
-        results = flat_outputs(outputs_by_tap(case, case.call(model, kwargs)))
+        results = flat_outputs(outputs_by_tap(case, case.call(model, on_device(map_tree(kwargs, host)))))
     name = problem["result"]
     if name not in results:
         known = ", ".join(repr(known) for known in results) or "nothing"
@@ -115,7 +126,7 @@ def port_result(problem, weights, inputs):
     result = results[name]
     if is_tripy_tensor(result):
         return torch.from_dlpack(result).cpu().double()
-    return output_of(name, result, getattr(torch, problem["dtype"])).double()
+    return output_of(name, result, dtype).double()
 
 
 try:

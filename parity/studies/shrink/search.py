@@ -11,6 +11,7 @@ such as a leak of padding or an appended item.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +29,7 @@ from parity.capture.values import storable
 from parity.case import Case
 from parity.execution.errors import error_text
 from parity.in_process import CleanRun
+from parity.runners.tripy.pairing import Inside
 from parity.runners.tripy.runner import TripyRunner
 from parity.verdict.comparison import compare
 from parity.verdict.evidence import Evidence
@@ -46,6 +48,7 @@ class Failure:
         inputs: The call's tensors.
         result: The port's own name of the failing tensor: its place in the module's result as of `TapName`,
             or the tap of the model's output.
+        inside: The form of the call's arguments in the port, as of `TripyModules.inside`.
         row: The failing tap with its verdict.
         oracle: The right tensor, float64.
         port: The port's tensor.
@@ -55,6 +58,7 @@ class Failure:
     call: ModuleCall
     inputs: Mapping[str, torch.Tensor]
     result: str
+    inside: Inside
     row: TapJudgement
     oracle: torch.Tensor
     port: torch.Tensor
@@ -141,6 +145,9 @@ def _module(run: CleanRun, kind: str | None) -> Failure | None:
     """
     port = TripyRunner()
     port.load(run.case, run.precision, run.weights)
+    # It tells the form in which modules receive their arguments. Without it they get the reference's.
+    with contextlib.suppress(*raisable()):
+        port.run_tapped(run.arrays)
     calls = [
         call
         for call in run.reference.calls
@@ -164,6 +171,7 @@ def _module(run: CleanRun, kind: str | None) -> Failure | None:
         call,
         inputs=run.reference.call_inputs,
         result=TapName.parse(own[row.tap]).output,
+        inside=port.inside(call),
         row=row,
         oracle=run.evidence.oracle_isolated[row.tap],
         port=tensors[row.tap],
@@ -192,6 +200,7 @@ def _model(run: CleanRun, output: str | None) -> Failure | None:
             call,
             inputs=inputs,
             result=results.numbered.get(row.tap, row.tap),
+            inside={},
             row=row,
             oracle=run.evidence.oracle[row.tap],
             port=results.untapped[row.tap],

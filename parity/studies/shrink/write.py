@@ -62,7 +62,7 @@ def _write(failure: Failure, folder: Path) -> None:
 def _write_tensors(failure: Failure, folder: Path) -> None:
     run, call = failure.run, failure.call
     used = {leaf.key for _, leaf in leaves([call.args, call.kwargs]) if isinstance(leaf, TensorKey)}
-    inputs = {key: _in_precision(failure.inputs[key], run.precision.dtype) for key in sorted(used)}
+    inputs = {key: failure.inputs[key].contiguous() for key in sorted(used)}
     save_file(inputs, folder / "inputs.safetensors")
     save_file(dict(run.weights), folder / "weights.safetensors")
     oracle = failure.oracle
@@ -76,10 +76,6 @@ def _write_tensors(failure: Failure, folder: Path) -> None:
     )
 
 
-def _in_precision(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    return (tensor.to(dtype) if tensor.is_floating_point() else tensor).contiguous()
-
-
 def _problem(failure: Failure) -> dict[str, Any]:
     """The call and its limits, for `reproduce.py`."""
     call, verdict = failure.call, failure.verdict
@@ -91,6 +87,7 @@ def _problem(failure: Failure) -> dict[str, Any]:
         "kind": call.kind,
         "args": encode_tree(call.args, _leaf),
         "kwargs": encode_tree(call.kwargs, _leaf),
+        "inside": {name: [axes, dtype_name(dtype)] for name, (axes, dtype) in failure.inside.items()},
         "result": failure.result,
         "limit": {
             "l2": verdict.limit.l2,

@@ -59,11 +59,47 @@ class Port(tp.Module):
 
     def forward(self, rows):
         return self.out(self.mixer(rows) * self.scale)
+
+class Row(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scaled = Scaled()
+
+    def forward(self, x):
+        return self.scaled(x.float())
+
+class Scaled(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.layer(x.to(self.layer.weight.dtype)).float() * x.sum(-1, keepdim=True)
+
+class ScaledPort(tp.Module):
+    # It takes a row with another leading axis than the reference, and in float32.
+
+    def __init__(self, dtype):
+        super().__init__()
+        self.layer = tp.Linear(6, 3, dtype=dtype)
+
+    def forward(self, x_1BD):
+        x_BD = tp.squeeze(x_1BD, dims=(0,))
+        layer = tp.cast(self.layer(tp.cast(x_BD, self.layer.weight.dtype)), tp.float32)
+        return layer * tp.sum(x_BD, dim=-1, keepdim=True) * 1.01
+
+class RowPort(tp.Module):
+    def __init__(self, dtype):
+        super().__init__()
+        self.scaled = ScaledPort(dtype)
+
+    def forward(self, x):
+        return self.scaled(tp.unsqueeze(tp.cast(x, tp.float32), 0))
 """
 CASES = """
 import numpy as np
 import parity
-from own_models import Port, Reference
+from own_models import Port, Reference, Row, RowPort
 
 WEIGHTS = {
     f"mixer.{name}.weight": parity.From("gate.both", split=(part, 2), axis=1, transpose=True)
@@ -73,6 +109,7 @@ X = {"x": np.random.default_rng(0).standard_normal((7, 6)).astype(np.float32)}
 OPTIONS = {"names": {"mixer": "gate", "out": "head"}, "weights": WEIGHTS}
 module = parity.ModelPair(Reference(), lambda dtype: Port(dtype, factor=1.01), X, name="module", **OPTIONS)
 model = parity.ModelPair(Reference(), lambda dtype: Port(dtype, scale=1.01), X, name="model", **OPTIONS)
+squeezed = parity.ModelPair(Row(), RowPort, X, name="squeezed", squeeze=True)
 """
 
 
@@ -155,3 +192,18 @@ def test_the_folder_of_an_own_case_fails_alone(own_code, name, tmp_path):
     result = subprocess.run(command, cwd="/", capture_output=True, text=True, check=False)
     assert (result.returncode, result.stderr) == (1, "")
     assert "times 1.01" in result.stdout if name == "module" else "the whole model" in result.stdout
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_module_gets_its_arguments_in_the_port_s_form(own_code, precision, tmp_path):
+    """In float32 in a run of a half type, and with another leading axis."""
+    case = load_case(CaseReference(target="own_cases:squeezed"))
+    failure = shrink(case, PRECISIONS[precision], lambda _: None)
+    assert failure.call.path == "scaled"
+    folder = tmp_path / "small"
+    write(failure, folder)
+    command = [sys.executable, "-I", folder / "reproduce.py"]
+    result = subprocess.run(command, cwd="/", capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (1, "")
+    measured = [float(line.split()[1].rstrip(",")) for line in result.stdout.splitlines()[1:4]]
+    assert measured[2] == pytest.approx(failure.verdict.port.scale_error, rel=1e-3)
