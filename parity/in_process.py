@@ -25,7 +25,7 @@ from parity.runners import Runner, make_runner
 from parity.runners.base import Appends
 from parity.runners.forms import computed_inside
 from parity.runners.oracle.replays import Replays
-from parity.verdict.batch import evidence_of
+from parity.verdict.captured import evidence_of
 from parity.verdict.comparison import Comparison, compare
 from parity.verdict.evidence import Results
 from parity.verdict.result_names import comparable

@@ -32,14 +32,9 @@ _COMMAND = "pytest"
 """Command of a session in its report."""
 
 
-def _folder(name: str) -> Path:
-    """The folder of an option. A test may go to another one."""
-    return Path(name).absolute()
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.getgroup("parity").addoption(
-        "--parity-report", metavar="DIR", type=_folder, help="Folder for the report on all comparisons."
+        "--parity-report", metavar="DIR", type=Path, help="Folder for the report on all comparisons."
     )
 
 
@@ -345,9 +340,11 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """Write the report of all comparisons."""
     reports, folder = session.config.stash[_REPORTS], session.config.getoption("--parity-report")
     if folder is not None and not hasattr(session.config, "workerinput") and len(reports):
+        from parity.base.files import called_in
         from parity.report.files import joined, write_again
 
-        write_again(joined(reports.all(), _COMMAND), folder)
+        # A test may have gone to another folder.
+        write_again(joined(reports.all(), _COMMAND), called_in(session.config.invocation_params.dir, folder))
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

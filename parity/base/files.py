@@ -29,9 +29,9 @@ MAX_BYTES = 1 << 30
 """Largest file of text that is read into memory."""
 
 
-def absolute(path: Path | None) -> Path | None:
-    """The path of an option, from the present folder on; None without the option."""
-    return None if path is None else path.absolute()
+def called_in(folder: Path, path: Path) -> Path:
+    """The path of an option of a call in a folder, which code of a case may have left since."""
+    return path if Path.cwd() == folder else folder / path
 
 
 @contextlib.contextmanager

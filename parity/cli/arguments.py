@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from parity.base.errors import UserError, check_names, require_once
-from parity.base.files import absolute
+from parity.base.files import called_in
 from parity.base.locks import made
 from parity.base.precision import DEFAULT_PRECISIONS, PRECISIONS
 from parity.base.precision_policy import read_policy
@@ -16,7 +16,6 @@ from parity.case import Case, CaseReference, Registry, load_case
 from parity.execution.bounds import checked
 from parity.execution.folder import has_content
 from parity.execution.request import Request
-from parity.inputs.arrays import make_inputs
 from parity.inputs.prepared import require_names
 from parity.runners import RUNNERS, default_runners
 
@@ -83,20 +82,19 @@ class Arguments:
                 f"give more than 0 and at most {MAX_TIME_LIMIT:.0f}",
             )
         apart({"--save": self.save, "--profile": self.profile})
-        # A case that is imported may go to another folder.
-        data, weights, save, profile, policy = map(
-            absolute, (self.data, self.weights, self.save, self.profile, self.policy)
-        )
+        here = Path.cwd()
         selected = self.named_cases() or self._default_cases()
+        # Cases are imported, and may go to another folder.
+        data, weights, save, profile, policy = (
+            path and called_in(here, path)
+            for path in (self.data, self.weights, self.save, self.profile, self.policy)
+        )
         for option, value, least in (("--batch", self.batch, 1), ("--seed", self.seed, 0)):
             if value is not None and value < least:
                 raise UserError(option, value, f"is below {least}", f"give at least {least}")
         batch = RECORDED_BATCH if self.data is not None and self.batch is None else self.batch
         if batch is not None or self.seed is not None:
             selected = [case.with_overrides(seed=self.seed, batch_size=batch) for case in selected]
-        if self.batch is not None and self.data is None:
-            for case in selected:
-                _require_rows(case, self.batch)
         if policy is not None:
             selected = [case.quantised(_schemes(policy)) for case in selected]
         asked = check_names("--runners", names("--runners", self.runners), RUNNERS)
@@ -115,6 +113,7 @@ class Arguments:
             command=self.command,
             streams="tripy" in runners and all(other is None for other in others),
             memory=checked(self.memory),
+            rows=self.batch if self.data is None else None,
             profile=None if profile is None else writable("--profile", profile),
         )
 
@@ -168,14 +167,6 @@ def apart(folders: Mapping[str, Path | None]) -> None:
         if outer == inner or outer in inner.parents:
             problem = f"is or lies in the folder of {one}"
             raise UserError(option, str(folder), problem, "choose another folder")
-
-
-def _require_rows(case: Case, rows: int) -> None:
-    """Raises `UserError` for a case whose inputs have other rows than asked for."""
-    actual = case.batch_size_of(make_inputs(case).typical)
-    if actual != rows:
-        problem = f"does not change {case.name}, whose make_inputs gives {actual} rows"
-        raise UserError("--batch", rows, problem, "make self.batch_size rows, or leave --batch out")
 
 
 def writable(option: str, folder: Path) -> Path:

@@ -9,7 +9,7 @@ import click
 
 from parity.base.code import shown
 from parity.base.errors import UserError, check_names
-from parity.base.files import absolute, making
+from parity.base.files import called_in, making
 from parity.base.interruption import remaining
 from parity.base.locks import made
 from parity.base.option_numbers import INTEGER, NUMBER
@@ -75,8 +75,7 @@ def serve(
     **chosen: Any,
 ) -> int:
     """Serve the port of one case under LoadGen, and judge every served prediction."""
-    reports = output.reports()
-    data, tables, save, weights = map(absolute, (data, tables, chosen["save"], chosen["weights"]))
+    reports, here = output.reports(), Path.cwd()
     with steps() as advance:
         from parity.base.precision import PRECISIONS
         from parity.cli.arguments import Arguments, apart, writable
@@ -91,6 +90,10 @@ def serve(
                 "is for one case in one precision",
                 "give one --case and one --precision",
             )
+        # A case that is imported may go to another folder.
+        data, tables, save, weights = (
+            path and called_in(here, path) for path in (data, tables, arguments.save, arguments.weights)
+        )
         folder = save or output.new_folder(reports)
         if folder.exists():
             raise UserError("--save", str(folder), "exists", "give a folder that does not exist")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from parity.base.errors import UserError
-from parity.base.files import absolute
+from parity.base.files import called_in
 from parity.base.precision import DEFAULT_PRECISIONS, Precision
 from parity.case import Case, CaseReference, load_case
 from parity.cli.arguments import Arguments
@@ -27,9 +28,9 @@ if TYPE_CHECKING:
 
 def judge_stream(console: Console, arguments: Arguments, steps: int, capacity: int | None) -> int:
     """Judge both sides of one case over a stream, print a line for each, and return the exit code."""
+    here, cases = Path.cwd(), arguments.named_cases()
     # A case that is imported may go to another folder.
-    weights = absolute(arguments.weights)
-    cases = arguments.named_cases()
+    weights = arguments.weights and called_in(here, arguments.weights)
     if len(cases) != 1:
         raise UserError("stream", f"with {len(cases)} cases", "is for one case", "give one --case or --model")
     try:

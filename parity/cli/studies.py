@@ -10,7 +10,7 @@ import click
 
 from parity.base.code import shown
 from parity.base.errors import UserError
-from parity.base.files import absolute
+from parity.base.files import called_in
 from parity.base.interruption import remaining
 from parity.base.option_numbers import INTEGER, NUMBER, IntegerRange
 from parity.case import Registry
@@ -34,8 +34,7 @@ def shrink(registry: Registry, folder: Path, **chosen: Any) -> int:
 
     FOLDER has a script that shows the failure without this project.
     """
-    # A case that is imported may go to another folder.
-    place = folder.absolute()
+    here = Path.cwd()
     with steps() as advance:
         from parity.base.precision import PRECISIONS
         from parity.cli.arguments import Arguments, writable
@@ -43,6 +42,8 @@ def shrink(registry: Registry, folder: Path, **chosen: Any) -> int:
 
         arguments = Arguments(**chosen, registry=registry)
         cases, precisions = arguments.named_cases(), arguments.precisions()
+        # A case that is imported may go to another folder.
+        folder = called_in(here, folder)
         if (len(cases), len(precisions)) != (1, 1):
             raise UserError(
                 "shrink",
@@ -50,13 +51,13 @@ def shrink(registry: Registry, folder: Path, **chosen: Any) -> int:
                 "is for one case in one precision",
                 "give one --case and one --precision",
             )
-        if os.path.lexists(place):
+        if os.path.lexists(folder):
             raise UserError("shrink", str(folder), "exists", "give a folder that does not exist")
-        writable("shrink", place)
+        writable("shrink", folder)
         case, seed = cases[0], arguments.seed
         seeded = case if seed is None else case.with_overrides(seed=seed)
         failure = study.shrink(seeded, PRECISIONS[precisions[0]], advance)
-        study.write(failure, place)
+        study.write(failure, folder)
     with remaining(f"{folder} holds the failure"):
         console = output.stdout()
         output.print_line(console, failure.describe(case), "bold red")
@@ -83,7 +84,7 @@ def shrink(registry: Registry, folder: Path, **chosen: Any) -> int:
 @click.pass_obj
 def precision(registry: Registry, budget: float, policy: Path | None, quantise: bool, **chosen: Any) -> int:
     """Find the cheapest precision of each module of one case."""
-    reports, policy = output.reports(), absolute(policy)
+    reports, here = output.reports(), Path.cwd()
     with steps() as advance:
         from parity.cli.arguments import Arguments, writable
         from parity.runners import Unavailable
@@ -95,7 +96,7 @@ def precision(registry: Registry, budget: float, policy: Path | None, quantise: 
             raise _no_port(error) from error
         if request.save is not None:
             writable("--save", request.save)
-        report = command.run(request, budget, policy, advance, quantise)
+        report = command.run(request, budget, policy and called_in(here, policy), advance, quantise)
         folder = request.save or output.new_folder(reports)
         command.write(report, folder)
     with remaining(f"{shown(folder)} holds the result"):
@@ -126,7 +127,7 @@ def precision(registry: Registry, budget: float, policy: Path | None, quantise: 
 @click.pass_obj
 def self_test(registry: Registry, share: float, faults: str | None, clean_runs: int, **chosen: Any) -> int:
     """Put faults into the port and count the detected ones. A later call with the same folder continues."""
-    folder = (chosen["save"] or output.REPORTS / "self_test").absolute()
+    here = Path.cwd()
     with counted() as advance:
         from parity.base.precision import DEFAULT_PRECISIONS
         from parity.cli.arguments import Arguments
@@ -143,6 +144,7 @@ def self_test(registry: Registry, share: float, faults: str | None, clean_runs: 
             clean_runs=clean_runs,
             operators=faults or "",
         )
+        folder = called_in(here, arguments.save or output.REPORTS / "self_test")
         result = command.self_test(plan, folder, advance)
     with remaining(f"{shown(folder)} holds all findings"):
         console = output.stdout()

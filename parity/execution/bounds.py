@@ -84,7 +84,7 @@ def prepare_within(request: Request) -> PreparedRun:
     runners = [len({REFERENCE, ORACLE, *request.runners_of(case)}) for case in request.cases]
     # What is known by arithmetic is refused before anything is drawn.
     require_least(request.memory, needs_of_cases(zip(request.cases, runners, strict=True)))
-    cases = prepare(request.cases, request.data, request.checkpoint)
+    cases = prepare(request.cases, request.data, request.checkpoint, request.rows)
     needs = needs_of_prepared(zip(cases, runners, strict=True))
     require_least(request.memory, needs)
     sharing, budget = divided(request.memory, needs)

@@ -30,6 +30,7 @@ class Request:
         profile: Folder for a trace of every runner, or None.
         memory: Largest memory of the run in bytes; None for a share of the machine's.
         budget: Sizes of slices; None for those that follow from the memory.
+        rows: Rows that the typical batch must have; None for any number.
     """
 
     cases: tuple[Case, ...]
@@ -45,6 +46,7 @@ class Request:
     profile: Path | None = None
     memory: float | None = None
     budget: MemoryBudget | None = None
+    rows: int | None = None
 
     def covers(self, precision: Precision) -> bool:
         """Whether this precision measures coverage. One does: the source is the same in all of them."""

@@ -45,16 +45,19 @@ class PreparedCase:
         return [labels.digest for labels in self.inputs.labels]
 
 
-def prepare(cases: Sequence[Case], data: Path | None, checkpoint: Path | None) -> list[PreparedCase]:
+def prepare(
+    cases: Sequence[Case], data: Path | None, checkpoint: Path | None, rows: int | None = None
+) -> list[PreparedCase]:
     """The inputs and weights of every case. Cases of one class share the content of the data file.
 
     Args:
         cases: The cases.
         data: A file of recorded data; None for synthetic inputs.
         checkpoint: Trained weights; None for initial weights.
+        rows: See `require_rows`.
 
     Raises:
-        UserError: Two cases share a name, or a case refuses the data or the weights.
+        UserError: Two cases share a name, a case refuses the data or the weights, or see `require_rows`.
     """
     require_names(cases)
     read: dict[type[Case], Any] = {}
@@ -63,16 +66,25 @@ def prepare(cases: Sequence[Case], data: Path | None, checkpoint: Path | None) -
             if type(case) not in read:
                 with of_case(case, "read"):
                     read[type(case)] = case.read(data)
-    return [_prepared(case, read.get(type(case)), checkpoint) for case in cases]
+    return [_prepared(case, read.get(type(case)), checkpoint, rows) for case in cases]
 
 
-def _prepared(case: Case, data: Any, checkpoint: Path | None) -> PreparedCase:
+def _prepared(case: Case, data: Any, checkpoint: Path | None, rows: int | None) -> PreparedCase:
     inputs = make_inputs(case, data)
+    require_rows(case, inputs, rows)
     first, *others = inputs.batches
     arguments = {"inputs": arguments_of(case, first.inputs)}
     # Batches of a plan are small and few. Recorded ones have the same arrays.
     arguments |= {f"plan.{batch.name}": arguments_of(case, batch.inputs) for batch in others if batch.purpose}
     return PreparedCase(case, inputs, *case_weights(case, checkpoint, arguments))
+
+
+def require_rows(case: Case, inputs: RunInputs, rows: int | None) -> None:
+    """Raises `UserError` for a case whose typical batch has other rows than asked for; None asks for none."""
+    actual = case.batch_size_of(inputs.typical)
+    if rows not in (None, actual):
+        problem = f"does not change {case.name}, whose make_inputs gives {actual} rows"
+        raise UserError("--batch", rows, problem, "make self.batch_size rows, or leave --batch out")
 
 
 def require_names(cases: Sequence[Case]) -> None:

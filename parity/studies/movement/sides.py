@@ -16,7 +16,7 @@ from parity.case.users_code import of_case
 from parity.execution.folder import PrecisionFolder
 from parity.execution.record import ORACLE, REFERENCE
 from parity.runners.oracle.choices import DifferentChoices
-from parity.verdict.batch import open_batch, replays_of
+from parity.verdict.captured import open_batch, replays_of
 from parity.verdict.comparison import Comparison, compare_runners
 from parity.verdict.distances import Distance
 from parity.verdict.evidence import Evidence, Results

@@ -19,6 +19,7 @@ from parity.base.precision_policy import BASE, read_policy
 from parity.case import Case
 from parity.execution.request import Request
 from parity.inputs.arrays import make_inputs
+from parity.inputs.prepared import require_rows
 from parity.inputs.weights import case_weights
 from parity.report.latencies import milliseconds
 from parity.runners import make_runner
@@ -62,7 +63,7 @@ def run(
     case = case.quantised({})
     patterns = None if policy is None else read_policy(policy)
     progress(f"{case.name}: reference and oracle")
-    arrays, source = _arrays(case, request.data)
+    arrays, source = _arrays(case, request)
     tensors, weights_source = case_weights(case, request.checkpoint)
     bench = Bench(case, arrays, tensors)
     if quantise:
@@ -84,8 +85,9 @@ def run(
     )
 
 
-def _arrays(case: Case, data: Path | None) -> tuple[Mapping[str, np.ndarray], str]:
-    inputs = make_inputs(case, None if data is None else case.read(data))
+def _arrays(case: Case, request: Request) -> tuple[Mapping[str, np.ndarray], str]:
+    inputs = make_inputs(case, None if request.data is None else case.read(request.data))
+    require_rows(case, inputs, request.rows)
     typical = inputs.typical
     part = f", the first of {len(inputs.batches)} batches" if len(inputs.batches) > 1 else ""
     return typical.arrays, f"{inputs.source}{part}, batch {case.batch_size_of(typical)}"

@@ -274,4 +274,4 @@ def test_names_of_files_are_shown_as_they_are(command, saved_run, tmp_path, monk
     assert ended.code == 0
     assert "a[red]/b[/bold].pt" in "".join(ended.out.split())  # a narrow table's title has lines
     (report,) = tmp_path.glob("[[]/*long*/*/report.json")
-    assert f"report: {report}" in ended.out.splitlines()
+    assert f"report: {report.relative_to(tmp_path)}" in ended.out.splitlines()

@@ -218,7 +218,7 @@ def test_a_precision_search_ends_with_its_report_s_code(command, stub, monkeypat
     assert calls[-1][1:3] == (1e-3, None)
     command("precision", *TINY, "--quantise")
     assert calls[-1][4] is True
-    assert written[-1][1].parent == Path("parity_reports")
+    assert written[-1][1].parent == Path("parity_reports").absolute()
 
 
 @pytest.mark.parametrize("code", [0, 1])

@@ -61,6 +61,19 @@ def test_a_seed_and_rows_are_those_of_every_case(chosen):
     assert case.input.batch_size == chosen.get("batch", own.input.batch_size)
 
 
+@pytest.mark.parametrize(
+    ("chosen", "rows"), [({}, None), ({"batch": 9}, 9), ({"data": Path("x"), "batch": 9}, None)]
+)
+def test_rows_that_are_asked_for_are_counted_where_the_inputs_are_drawn(monkeypatch, chosen, rows):
+    case = load_case("hstu_tiny")
+
+    def drawn(self):
+        raise AssertionError("inputs are drawn for a request")
+
+    monkeypatch.setattr(type(case), "make_inputs", drawn)
+    assert arguments(**chosen).request().rows == rows
+
+
 def test_a_policy_gives_every_case_its_schemes(tmp_path):
     path = tmp_path / "policy.yaml"
     path.write_text('"*": int8_channel\n')

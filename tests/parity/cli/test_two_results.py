@@ -28,7 +28,7 @@ def test_two_saved_runs_end_with_the_code_of_their_comparison(command, monkeypat
     monkeypatch.setattr("parity.studies.movement.runs.is_saved_run", lambda path: str(path) in ("a", "b"))
     monkeypatch.setattr(movement_command, "compare", lambda *given: calls.append(given) or result)
     monkeypatch.setattr(
-        movement_command, "write", lambda *given: written.append(given) or "parity_reports/it"
+        movement_command, "write", lambda *given: written.append(given) or Path("parity_reports/it")
     )
     monkeypatch.setattr("parity.studies.movement.terminal.render", lambda report: f"all {report}")
     monkeypatch.setattr("parity.report.terminal_differences.render_changes", lambda found: f"all {found}")
@@ -40,7 +40,7 @@ def test_two_saved_runs_end_with_the_code_of_their_comparison(command, monkeypat
     assert (old, new, typed) == (Path("a"), Path("b"), "parity compare a b")
     assert callable(advance)
     ((report, target),) = written
-    assert (report, target.parent) == ("movements", Path("parity_reports"))
+    assert (report, target.parent) == ("movements", Path("parity_reports").absolute())
 
 
 @pytest.mark.parametrize("saved", [("a",), ("b",), ()])

@@ -15,7 +15,7 @@ from parity.case import Case
 from parity.execution.folder import CaseFolder
 from parity.execution.record import REFERENCE, RowTrialRecord, RunnerRecord, Status
 from parity.runners.oracle import rerun
-from parity.verdict import batch
+from parity.verdict import batch, captured
 from parity.verdict.comparison import Comparison, compare_runners
 from parity.verdict.judgement import Diagnosis
 from tests.parity.judgements import tap, verdict
@@ -66,7 +66,7 @@ def evidence_of(*calls, **tensors):
     reference = Capture({}, list(calls), tensors, longest_sums={"near": 1})
     oracle = Capture()
     arrays = {"x": np.zeros((2, 1), np.float32)}
-    return oracle, batch.evidence_of(
+    return oracle, captured.evidence_of(
         Stating(), PRECISIONS["fp32"], arrays, reference, oracle, {}, {}, has_padding=False
     )
 
@@ -209,7 +209,7 @@ def test_arguments_of_every_runner_but_the_reference_are_compared(folder, name, 
     capture = Capture(dict(TENSORS))
     capture.arguments["block"] = Received(parent="", finished=0, longest_sum_before=0, arguments=())
     write(folder, name, tapped=capture)
-    results = batch._results(saved_scores.Scores(), folder.runner(name), name, RunnerRecord(label=name))
+    results = captured._results(saved_scores.Scores(), folder.runner(name), name, RunnerRecord(label=name))
     assert set(results.received.arguments) == compared
 
 
@@ -273,12 +273,12 @@ class Alone:
 
 def test_the_oracle_runs_calls_alone_with_the_arrays_of_the_batch(folder, monkeypatch):
     case = saved_scores.Scores()
-    assert batch._rerun(case, folder) is None
+    assert captured.rerun_of(case, folder) is None
     CaseFolder(folder.batch.path.parent).weights.write_text("")
     monkeypatch.setattr(rerun, "Float64Runner", Alone)
-    monkeypatch.setattr(batch, "load_export", lambda path: path.name)
+    monkeypatch.setattr(captured, "load_export", lambda path: path.name)
     monkeypatch.setattr(Alone, "loaded", 0)
-    run = batch._rerun(case, folder).call
+    run = captured.rerun_of(case, folder).call
     for _ in range(2):
         received = run("a call", "inputs")
         assert (received["call"], received["inputs"], set(received["arrays"])) == (
@@ -299,7 +299,7 @@ def test_a_runner_that_fails_in_an_earlier_batch_has_no_search_for_a_cause(folde
 
     own = batch._judge_runner
     monkeypatch.setattr(batch, "_judge_runner", judge)
-    monkeypatch.setattr(batch, "_rerun", lambda case, folder: SimpleNamespace(call=case.name))
+    monkeypatch.setattr(batch, "rerun_of", lambda case, folder: SimpleNamespace(call=case.name))
     judged(folder)
     assert searches["port"] == "scores"
     batch.judge_batch(saved_scores.Scores(), folder, "typical", {PORT})
@@ -317,8 +317,8 @@ def test_choices_are_replayed_with_the_weights_and_inputs_of_the_batch(folder, m
     judged(folder)
     weights = CaseFolder(folder.batch.path.parent).weights
     weights.write_text("")
-    monkeypatch.setattr(batch, "load_export", lambda path: {"of": path})
-    monkeypatch.setattr(batch, "Replays", lambda *parts: parts)
+    monkeypatch.setattr(captured, "load_export", lambda path: {"of": path})
+    monkeypatch.setattr(captured, "Replays", lambda *parts: parts)
     judged(folder)
     assert replays[0] is None
     case, precision, tensors, arrays = replays[1]
@@ -341,7 +341,7 @@ def test_a_runner_is_judged_on_the_evidence_under_its_own_choices(folder, monkey
     own_judge = batch._judge_runner
     monkeypatch.setattr(batch, "compare_runners", compare)
     monkeypatch.setattr(batch, "_judge_runner", judge)
-    monkeypatch.setattr(batch, "_rerun", lambda case, folder: SimpleNamespace(call=case.name))
+    monkeypatch.setattr(batch, "rerun_of", lambda case, folder: SimpleNamespace(call=case.name))
     judged(folder)
     assert judged_on == {
         "torch": ("score", "scores"),

@@ -9,7 +9,8 @@ from parity.capture.captures import Capture
 from parity.execution.record import ORACLE, REFERENCE, MagnitudeRecord, RunnerRecord, Status
 from parity.runners.forms import FORMS
 from parity.runners.magnitudes import UNCHANGED
-from parity.verdict.batch import judge_batch, open_batch
+from parity.verdict.batch import judge_batch
+from parity.verdict.captured import open_batch
 from parity.verdict.judgement import Diagnosis, RunnerJudgement
 from parity.verdict.magnitudes import BEYOND
 from tests.parity.verdict.saved_scores import (
@@ -119,7 +120,7 @@ def test_without_poisoned_inputs_there_are_no_leaks(folder):
 def test_a_runner_has_its_own_calls_of_appends_and_a_form_none_alone(folder, monkeypatch):
     (form, *_) = FORMS
     judged(folder, **{form: RunnerRecord(label=form, status=Status.UNAVAILABLE)})
-    monkeypatch.setattr("parity.verdict.batch.computed_inside", lambda case, name: {})
+    monkeypatch.setattr("parity.verdict.captured.computed_inside", lambda case, name: {})
     write(folder, form, isolated=Capture({}))
     for name in (REFERENCE, PORT, form):
         write(folder, name, appending=of(OUTPUT))
