@@ -21,7 +21,8 @@ from parity.capture.tripy_hooks import Traced
 from parity.case import Case
 from parity.runners.base import Arrays, BuildsEngines, BuiltOnly, Refused, Tensors, Unavailable
 from parity.runners.tripy.compiled import Compiled, DynamicSizes
-from parity.runners.tripy.runner import IS_PORTABLE, TripyRunner
+from parity.runners.tripy.modules import IS_PORTABLE
+from parity.runners.tripy.runner import TripyRunner
 from parity.timing.measure import Replays
 
 if IS_PORTABLE:

@@ -17,7 +17,7 @@ from parity.studies.fault_injection.handwritten import Edit
 from tests.locations import ROOT
 
 HANDWRITTEN = ROOT / "cases/faults/handwritten.yaml"
-RUNNER = "parity/runners/tripy/runner.py"
+RUNNER = "parity/runners/tripy/modules.py"
 TENSORS = "        tensors = rounded(weights, self.dtype)\n"
 
 

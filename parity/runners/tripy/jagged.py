@@ -17,7 +17,8 @@ from parity.runners.base import Arrays, Tensors
 from parity.runners.forms import form_of
 from parity.runners.torch.eager import recorded_arguments
 from parity.runners.tripy.compiled import Compiled
-from parity.runners.tripy.runner import IS_PORTABLE, TripyRunner
+from parity.runners.tripy.modules import IS_PORTABLE
+from parity.runners.tripy.runner import TripyRunner
 
 
 class TripyJaggedRunner(TripyRunner):

@@ -20,7 +20,7 @@ from parity.execution.errors import error_text
 from parity.inputs.weights import case_weights
 from parity.runners.base import Unavailable
 from parity.runners.forms import FORMS, computed_inside
-from parity.runners.tripy.runner import TripyModules
+from parity.runners.tripy.modules import TripyModules
 from parity.studies.fault_injection.batch import BatchBench
 from parity.studies.fault_injection.bench import Bench, paths_of_class
 from parity.studies.fault_injection.effects import effect_of_source, same_bits

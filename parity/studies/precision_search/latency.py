@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from parity.base.precision_policy import Policy
+from parity.runners.tripy.modules import mlir_tensorrt
 from parity.runners.tripy.policy import TripyPolicyRunner
-from parity.runners.tripy.runner import mlir_tensorrt
 from parity.studies.precision_search.bench import Bench, Evaluation
 
 WARM_UPS = 3

@@ -29,7 +29,8 @@ from parity.capture.tripy_hooks import Traced, is_tripy_tensor
 from parity.case import Arrays
 from parity.runners.forms import FORMS, form_of
 from parity.runners.tripy.compiled import Compiled, to_device, to_host
-from parity.runners.tripy.runner import IS_PORTABLE, TripyRunner
+from parity.runners.tripy.modules import IS_PORTABLE
+from parity.runners.tripy.runner import TripyRunner
 from parity.studies.serving.buffers import Buffers
 from parity.studies.serving.cache import Entry, batched, taken
 from parity.studies.serving.requests import Requests, Shape
