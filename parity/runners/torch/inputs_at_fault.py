@@ -15,7 +15,7 @@ import torch
 
 from parity.base.errors import UserError
 from parity.base.interruption import raisable
-from parity.base.memory import is_allocation_failure
+from parity.base.memory import is_allocation_failure, is_lack
 from parity.case import Arrays, Case
 from parity.inputs.masks import valid_elements
 
@@ -33,7 +33,8 @@ def raising_inputs(arrays: Arrays, error: Exception, run: Runs) -> UserError | N
         error: The error.
         run: Runs the reference.
     """
-    if is_allocation_failure(error):
+    if isinstance(error, UserError) or is_lack(error) or is_allocation_failure(error):
+        # A full disk or memory may have room in the next moment.
         return None
     told = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
     return _of_other_type(arrays, told, run) or _of_other_rows(arrays, told, run)

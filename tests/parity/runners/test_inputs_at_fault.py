@@ -9,6 +9,7 @@ from parity.base.precision import PRECISIONS
 from parity.case import Case
 from parity.inputs.weights import case_weights
 from parity.runners.torch.eager import TorchRunner
+from parity.runners.torch.inputs_at_fault import raising_inputs
 
 ROWS, IDS, WIDTH = 7, 5, 4
 
@@ -97,6 +98,20 @@ def test_an_input_that_is_to_blame_is_named(others, message, precision):
 def test_an_error_that_no_other_input_removes_stays_the_reference_s():
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         _record(Inputs(x_BD=X[:, :-1]))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        UserError("capture", "x", "cannot be written", "make room"),
+        MemoryError(),
+        OSError(28, "No space left"),
+    ],
+)
+def test_what_the_machine_lacks_blames_no_input(error):
+    whole = {"ids_B": RIGHT["ids_B"].astype(np.float32)}
+    assert raising_inputs(whole, error, lambda arrays: {}) is None
+    assert "ids_B" in str(raising_inputs(whole, RuntimeError("wrong type"), lambda arrays: {}))
 
 
 class Padded(Inputs):
