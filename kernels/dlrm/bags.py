@@ -14,6 +14,7 @@ import torch
 from torch.nn import functional
 
 from kernels.dlrm.checks import (
+    FUSED_DTYPES,
     output_for,
     require,
     require_backend,
@@ -56,6 +57,8 @@ def embedding_bags(
     """
     batch = _check_bags(group, bags, backend, validate)
     like, dtype = group.tables[0], dtype or group.dtype
+    has_form = dtype in FUSED_DTYPES or (backend == "torch" and dtype.is_floating_point)
+    require(has_form, "dtype", dtype, "give one of " + ", ".join(map(str, FUSED_DTYPES)))
     shape = (batch, len(group.tables), group.columns)
     if backend == "torch":
         result = _embedding_bags_torch(group, bags, batch, dtype).to(dtype)
@@ -147,6 +150,8 @@ def _check_bags(
     for name, tensor in tensors.items():
         require_equal(name, "device", tensor.device, "tables", group.tables[0].device)
     require_backend(backend, available, tensors, tuple(others or ()))
+    is_number = group.bits > 0 or group.dtype.is_floating_point
+    require(is_number, "tables[0].dtype", group.dtype, "give a floating-point type, or a CodedTableGroup")
     if validate:
         bags.check_values(group)
     return bags.batch(len(group.tables))

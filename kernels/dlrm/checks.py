@@ -70,7 +70,13 @@ def require_backend(
     if backend == "torch":
         return
     for name, tensor in tensors.items():
-        if tensor.is_floating_point() and tensor.dtype not in FUSED_DTYPES:
+        if tensor.requires_grad and torch.is_grad_enabled():
+            raise KernelError(
+                f"{name} requires a gradient: backend={backend!r} has no backward; use torch.no_grad(), or "
+                "backend='torch'"
+            )
+        is_number = tensor.is_floating_point() or name in multiplied
+        if is_number and tensor.dtype not in FUSED_DTYPES:
             wanted = ", ".join(str(dtype) for dtype in FUSED_DTYPES)
             raise KernelError(
                 f"{name} has dtype {tensor.dtype}: backend={backend!r} takes {wanted}; use backend='torch'"

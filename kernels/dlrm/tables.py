@@ -42,6 +42,10 @@ class TableGroup:
             require(table.is_contiguous(), f"tables[{number}].stride()", table.stride(), "make it contiguous")
             require(table.shape[0] > 0, f"tables[{number}].shape[0]", table.shape[0], "give at least one row")
         require_alike({f"tables[{number}]": table for number, table in enumerate(tables)})
+        for number, table in enumerate(tables):
+            wants = table.requires_grad and torch.is_grad_enabled()
+            fix = "the kernels have no backward; give table.detach(), or use torch.no_grad()"
+            require(not wants, f"tables[{number}].requires_grad", wants, fix)
         self.tables = tuple(table.detach() for table in tables)
         self.columns = self._columns_of(tables[0].shape[1])
         require(1 <= self.columns <= MAX_COLUMNS, "columns", self.columns, f"give 1 to {MAX_COLUMNS}")

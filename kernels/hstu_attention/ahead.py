@@ -50,7 +50,7 @@ def refusal(call: Call) -> str:
     if max(q.size(2), v.size(2)) > _WIDEST or not all(map(takes_descriptor, (q, k, v))):
         return "it needs heads side by side, of 16, 32, 64 or 128 elements, and rows aligned to 16 bytes"
     # Contextual rows may have one program more than there are blocks.
-    if max_seq_len > _ROWS * (_MOST_OF_AXIS - 1):
+    if min(max_seq_len, q.size(0)) > _ROWS * (_MOST_OF_AXIS - 1):
         return f"it takes sequences of up to {_ROWS * (_MOST_OF_AXIS - 1)} rows"
     return ""
 

@@ -4,8 +4,22 @@ from __future__ import annotations
 
 import torch
 
+from kernels.hstu_attention.argument_checks import (
+    bad,
+    check_kinds,
+    check_mask,
+    check_mask_numbers,
+    check_out,
+    check_whole,
+)
 from kernels.hstu_attention.eager import hstu_attention_eager_cached
-from kernels.hstu_attention.interface import bad, check_layout, check_out, launcher, require_triton
+from kernels.hstu_attention.interface import (
+    check_layout,
+    launcher,
+    require_no_gradients,
+    require_triton,
+    tensors_of_mask,
+)
 from kernels.hstu_attention.layout import Call, layout_of
 from kernels.hstu_attention.masks import ProductionMask
 from kernels.hstu_attention.new_rows import Appended
@@ -50,11 +64,15 @@ def hstu_attention_cached(
     """
     if backend not in ("triton", "eager"):
         raise bad("backend", backend, "choose 'triton' or 'eager'")
-    if not isinstance(mask, ProductionMask):
-        raise bad(
-            "mask", type(mask).__name__, "must be a ProductionMask; HSTUForward.extend has the other one"
-        )
+    # `HSTUForward.extend` has the other mask.
+    check_mask(mask, (ProductionMask,))
+    check_kinds(Call(q, k, v, offsets, max_seq_len, mask))
+    check_mask_numbers(mask)
+    check_whole("max_seq_len", max_seq_len, "must be a whole number")
+    check_whole("max_new", max_new, f"must be a whole number from 0 to max_seq_len={max_seq_len}")
     sequences = offsets.numel() - 1
+    if sequences < 0:
+        raise bad("offsets", tuple(offsets.shape), "must be (B + 1,) int32 or int64")
     for name, x in (("k", k), ("v", v)):
         if x.dim() != 4 or x.size(0) != sequences or x.size(1) != k.size(1):
             raise bad(f"{name}.shape", tuple(x.shape), f"must be ({sequences}, capacity, H, dim)")
@@ -73,6 +91,8 @@ def hstu_attention_cached(
         )
     call = Call(q, k.flatten(0, 1), v.flatten(0, 1), offsets, max_seq_len, mask)
     check_layout(call, backend, dot_precision)
+    if backend != "eager":
+        require_no_gradients(backend, (q, k, v, *tensors_of_mask(mask).values()))
     for name, x, shape in (
         ("mask.attn_scale", mask.attn_scale, (q.size(0),)),
         ("mask.num_targets", mask.num_targets, (sequences,)),
@@ -82,7 +102,7 @@ def hstu_attention_cached(
     if out is None:
         out = v.new_empty((q.size(0), *v.shape[2:]))
     else:
-        check_out(out, q.size(0), v)
+        check_out(out, q.size(0), v, (call.k, call.v))
     if backend == "eager":
         return hstu_attention_eager_cached(q, k, v, offsets, firsts, mask, out)
     require_triton(q)

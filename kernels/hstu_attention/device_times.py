@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -22,8 +23,19 @@ def fastest(times: dict[_Form, Sequence[float]], derived: _Form) -> _Form:
     return best if upper < lower else derived
 
 
-def times_of(runs: Sequence[Callable[[], object]], device: torch.device) -> list[list[float]]:
+def times_of(
+    runs: Sequence[Callable[[], object]],
+    device: torch.device,
+    *,
+    captured: bool = True,
+    settled_s: float = 0.0,
+) -> list[list[float]]:
     """Microseconds on the device of a call of each run, in interleaved rounds of reversed order.
+
+    Args:
+        captured: whether the calls of a run are a CUDA graph, in which the GPU does not wait for the host.
+            While a graph is captured, other threads cannot allocate memory or draw random numbers.
+        settled_s: seconds of work in front of the first round. Under load a GPU lowers its clock.
 
     Raises:
         RuntimeError: the device is no CUDA GPU.
@@ -31,19 +43,35 @@ def times_of(runs: Sequence[Callable[[], object]], device: torch.device) -> list
     if device.type != "cuda":
         raise RuntimeError(f"a search times on a CUDA GPU, not on {device.type}: pass CUDA tensors")
     with torch.cuda.device(device):
-        graphs = [_captured(run) for run in runs]
+        replays = [_captured(run).replay if captured else _repeated(run) for run in runs]
+        began = time.monotonic()
+        while time.monotonic() - began < settled_s:
+            for replay in replays:
+                replay()
+            torch.cuda.current_stream().synchronize()
         taken: list[list[float]] = [[] for _ in runs]
         for number in range(_ROUNDS):
-            order = list(zip(graphs, taken, strict=True))
-            for graph, times in order if number % 2 == 0 else reversed(order):
+            order = list(zip(replays, taken, strict=True))
+            for replay, times in order if number % 2 == 0 else reversed(order):
                 start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-                torch.cuda.synchronize()
+                torch.cuda.current_stream().synchronize()
                 start.record()
-                graph.replay()
+                replay()
                 end.record()
                 end.synchronize()
                 times.append(start.elapsed_time(end) * 1e3 / _CALLS)
     return taken
+
+
+def _repeated(run: Callable[[], object]) -> Callable[[], None]:
+    """The calls of a round, called once."""
+
+    def repeat() -> None:
+        for _ in range(_CALLS):
+            run()
+
+    repeat()
+    return repeat
 
 
 def _captured(run: Callable[[], object]) -> torch.cuda.CUDAGraph:

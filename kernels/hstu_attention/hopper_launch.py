@@ -92,7 +92,8 @@ def arguments_of(call: Call, out: torch.Tensor, workspace: torch.Tensor, multipr
         heads,
         size,
         offsets.numel() - 1,
-        max_seq_len,
+        # No row is longer than all of them.
+        min(max_seq_len, rows),
         q.dtype == torch.float16,
         offsets.dtype == torch.int64,
         targets is not None and targets.dtype == torch.int64,

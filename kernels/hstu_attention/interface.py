@@ -6,16 +6,24 @@ import functools
 import importlib
 import importlib.util
 import os
+from collections.abc import Sequence
 from types import ModuleType
 
 import torch
 
 from kernels.head_sizes import LARGEST_HEAD
+from kernels.hstu_attention.argument_checks import (
+    bad,
+    check_kinds,
+    check_mask_numbers,
+    check_out,
+    check_whole,
+)
 from kernels.hstu_attention.choice import faster_backend
 from kernels.hstu_attention.eager import hstu_attention_eager
 from kernels.hstu_attention.hopper_launch import launch_call as launch_hopper
 from kernels.hstu_attention.hopper_launch import refusal
-from kernels.hstu_attention.layout import Call, layout_of
+from kernels.hstu_attention.layout import Call, Layout, layout_of
 from kernels.hstu_attention.masks import ProductionMask, ResearchMask
 from kernels.hstu_attention.schedule_checks import misfit
 from kernels.hstu_attention.schedules import Schedule
@@ -81,7 +89,8 @@ def hstu_attention(
         q, k: (L, H, K), the L rows of all sequences in order; K at most 256. The last axis is contiguous. The
             others may be strided, so that slices of one projection need no copy.
         v: (L, H, V) in the type of q; V at most 256.
-        offsets: (B + 1,) int32 or int64 on the device of q, ascending from 0 to L; rows may be empty.
+        offsets: (B + 1,) int32 or int64 on the device of q, ascending; sequences may be empty. Rows in front of
+            the first offset and behind the last one are not computed.
         max_seq_len: length of the longest row, or more. It is a number on the host, so that a launch does not
             wait for the GPU. The kernel ignores the end of a longer row; the caller must prevent this.
         mask: `ResearchMask` or `ProductionMask`, its tensors on the device of q.
@@ -100,20 +109,22 @@ def hstu_attention(
 
     Raises:
         ValueError: an argument does not fit; the message has its value and the fix.
-        RuntimeError: the backend cannot run here.
+        RuntimeError: the backend cannot run here, or has no backward and a gradient is wanted.
     """
     call = Call(q, k, v, offsets, max_seq_len, mask)
-    layout = layout_of(call)
+    layout = known_layout(call)
     if (backend, dot_precision) not in layout.accepted:
         check_layout(call, backend, dot_precision)
         layout.accepted.add((backend, dot_precision))
     _check_sizes(call)
+    if backend != "eager":
+        require_no_gradients(backend, (q, k, v, *tensors_of_mask(mask).values()))
     if schedule is not None:
         _check_schedule(schedule, call, backend)
     if out is None:
         out = torch.empty_like(v, memory_format=torch.contiguous_format)
     else:
-        check_out(out, v.size(0), v)
+        check_out(out, v.size(0), v, (k, v))
     if backend == "eager":
         return hstu_attention_eager(q, k, v, offsets, mask, out)
     if backend == "auto":
@@ -136,8 +147,26 @@ def _names(dtypes: tuple[torch.dtype, ...]) -> str:
     return ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
 
 
-def bad(field: str, value: object, fix: str) -> ValueError:
-    return ValueError(f"{field}={value!r}: {fix}")
+def known_layout(call: Call) -> Layout:
+    """`layout_of`, with a clear error for arguments of another kind."""
+    try:
+        return layout_of(call)
+    except (AttributeError, RuntimeError):
+        check_kinds(call)
+        raise
+
+
+def tensors_of_mask(mask: ResearchMask | ProductionMask) -> dict[str, torch.Tensor]:
+    return {f"mask.{name}": x for name, x in vars(mask).items() if isinstance(x, torch.Tensor)}
+
+
+def require_no_gradients(backend: str, tensors: Sequence[torch.Tensor]) -> None:
+    """Raise RuntimeError if PyTorch records gradients of one of the tensors: no kernel has a backward."""
+    if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
+        raise RuntimeError(
+            f"backend={backend!r} has no backward, but an input requires a gradient; use torch.no_grad(), or "
+            "backend='eager'"
+        )
 
 
 def check_layout(call: Call, backend: str, dot_precision: str) -> None:
@@ -162,6 +191,8 @@ def check_layout(call: Call, backend: str, dot_precision: str) -> None:
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not (x.size(1) >= 1 and 1 <= x.size(2) <= LARGEST_HEAD):
             raise bad(f"{name}.shape", tuple(x.shape), f"needs heads of 1 to {LARGEST_HEAD} elements")
+        if x.layout != torch.strided:
+            raise bad(f"{name}.layout", x.layout, "must be a strided tensor")
         if x.stride(2) != 1 and x.size(2) > 1:
             raise bad(f"{name}.stride()", x.stride(), "make the last axis contiguous")
         if x.dtype != q.dtype:
@@ -172,8 +203,9 @@ def check_layout(call: Call, backend: str, dot_precision: str) -> None:
         _check_research_layout(mask)
     elif mask.num_targets is not None and mask.num_targets.dtype not in (torch.int32, torch.int64):
         raise bad("mask.num_targets.dtype", mask.num_targets.dtype, "use int32 or int64")
-    of_mask = {f"mask.{name}": x for name, x in vars(mask).items() if isinstance(x, torch.Tensor)}
-    for name, x in {"k": k, "v": v, "offsets": offsets, **of_mask}.items():
+    elif mask.attn_scale is not None and mask.attn_scale.is_complex():
+        raise bad("mask.attn_scale.dtype", mask.attn_scale.dtype, "use real numbers")
+    for name, x in {"k": k, "v": v, "offsets": offsets, **tensors_of_mask(mask)}.items():
         if x.device != q.device:
             raise bad(f"{name}.device", str(x.device), f"must be q's, {q.device}")
         if x.dim() == 1 and not x.is_contiguous():
@@ -183,6 +215,8 @@ def check_layout(call: Call, backend: str, dot_precision: str) -> None:
 def _check_research_layout(mask: ResearchMask) -> None:
     if mask.position_weights.dim() != 1:
         raise bad("mask.position_weights.shape", tuple(mask.position_weights.shape), "must be (2W - 1,)")
+    if not mask.position_weights.is_floating_point():
+        raise bad("mask.position_weights.dtype", mask.position_weights.dtype, "use a floating type")
     if (mask.timestamps is None) != (mask.time_weights is None):
         raise bad("mask.time_weights", mask.time_weights, "give timestamps and time_weights, or neither")
     if mask.timestamps is None or mask.time_weights is None:
@@ -191,6 +225,9 @@ def _check_research_layout(mask: ResearchMask) -> None:
         raise bad("mask.timestamps.dtype", mask.timestamps.dtype, "use int64")
     if mask.time_weights.dim() != 1 or mask.time_weights.numel() < 2:
         raise bad("mask.time_weights.shape", tuple(mask.time_weights.shape), "must be (num_buckets + 1,)")
+    if mask.time_weights.dtype != mask.position_weights.dtype:
+        wanted = f"must be position_weights', {mask.position_weights.dtype}"
+        raise bad("mask.time_weights.dtype", mask.time_weights.dtype, wanted)
 
 
 def _check_schedule(schedule: Schedule, call: Call, backend: str) -> None:
@@ -200,16 +237,6 @@ def _check_schedule(schedule: Schedule, call: Call, backend: str) -> None:
         raise bad("schedule", schedule, f"backend={backend!r} has none; use None")
     if reason := misfit(schedule, call):
         raise ValueError(f"schedule.{reason}")
-
-
-def check_out(out: torch.Tensor, rows: int, v: torch.Tensor) -> None:
-    """Raise ValueError unless `out` takes `rows` rows with the heads, type and device of v, (..., H, V)."""
-    shape = (rows, *v.shape[-2:])
-    if out.shape != shape or out.dtype != v.dtype or out.device != v.device:
-        value = (tuple(out.shape), str(out.dtype), str(out.device))
-        raise bad("out", value, f"must be {shape}, v's {v.dtype} and {v.device}")
-    if out.stride(2) != 1 and out.size(2) > 1:
-        raise bad("out.stride()", out.stride(), "make the last axis contiguous")
 
 
 def _check_sizes(call: Call) -> None:
@@ -223,10 +250,8 @@ def _check_sizes(call: Call) -> None:
     sequences = offsets.numel() - 1
     if sequences < 0:
         raise bad("offsets", tuple(offsets.shape), "must be (B + 1,) int32 or int64")
-    if max_seq_len < 0:
-        raise bad("max_seq_len", max_seq_len, "must be at least 0")
-    if not mask.divisor > 0:
-        raise bad("mask.divisor", mask.divisor, "must be positive")
+    check_whole("max_seq_len", max_seq_len, "must be a whole number of at least 0")
+    check_mask_numbers(mask)
     if isinstance(mask, ResearchMask):
         _check_research(mask, sequences, max_seq_len)
     else:
@@ -249,10 +274,6 @@ def _check_research(mask: ResearchMask, sequences: int, max_seq_len: int) -> Non
 
 
 def _check_production(mask: ProductionMask, length: int, sequences: int) -> None:
-    if mask.max_attn_len < 0:
-        raise bad("mask.max_attn_len", mask.max_attn_len, "0 is no window")
-    if mask.contextual_seq_len < 0:
-        raise bad("mask.contextual_seq_len", mask.contextual_seq_len, "0 is none")
     if mask.attn_scale is not None and mask.attn_scale.shape != (length,):
         raise bad("mask.attn_scale.shape", tuple(mask.attn_scale.shape), f"must be ({length},)")
     if mask.num_targets is not None and mask.num_targets.shape != (sequences,):

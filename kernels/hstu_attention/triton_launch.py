@@ -123,6 +123,8 @@ def launch_call(
     sequences = offsets.numel() - 1
     if not (rows and sequences and max_seq_len):
         return out
+    # No row is longer than all of them: a loose limit starts no more programs.
+    longest = min(max_seq_len, rows)
     of_mask = _mask_arguments(mask, q.device)
     firsts = None if appended is None else appended.firsts
     pack = None
@@ -172,13 +174,13 @@ def launch_call(
         arguments[4:6] = tensors[4:6] = ahead_descriptors(call, plan.schedule)
         tensors, arguments = ([x[i] for i in AHEAD_TENSORS] for x in (tensors, arguments))
         numbers = ahead_numbers(of_mask.numbers[3:], sequences, mask.divisor)
-        grid = ahead_grid(sequences, heads, max_seq_len, of_mask.contextual, plan.schedule)
+        grid = ahead_grid(sequences, heads, longest, of_mask.contextual, plan.schedule)
         _start(plan, grid, tensors, arguments, numbers)
         return out
     if plan.schedule.use_tma:
         arguments[4:6] = tensors[4:6] = descriptors(k, v, plan.schedule)
     if appended is None:
-        capacity, blocks = 0, -(-max_seq_len // plan.schedule.block_m)
+        capacity, blocks = 0, -(-longest // plan.schedule.block_m)
     else:
         capacity, blocks = appended.capacity, appended.blocks(plan.schedule.block_m)
     splits = plan.schedule.splits
@@ -190,8 +192,9 @@ def launch_call(
     _start(plan, grid, tensors, arguments, numbers)
     if splits > 1:
         sum_of_splits_kernel[(triton.cdiv(out.numel(), _SUMMED),)](
-            tensors[3], out, out.numel(), *out.stride()[:2], heads, out.size(2), splits, _SUMMED
-        )
+            tensors[3], out, offsets, sequences, out.numel(), *out.stride()[:2], heads, out.size(2), splits,
+            _SUMMED,
+        )  # fmt: skip
     return out
 
 

@@ -11,8 +11,10 @@ from dataclasses import dataclass, replace
 import torch
 
 from kernels.cuda_build import multiprocessors
+from kernels.hstu_attention.argument_checks import bad, check_whole
 from kernels.hstu_attention.interface import require_triton
 from kernels.hstu_forward import choice, hopper_launch
+from kernels.hstu_forward.argument_checks import check_batch, check_settings, check_state
 from kernels.hstu_forward.choice import Choice
 from kernels.hstu_forward.hopper_weights import Weights, num_buckets_of, weights_of
 from kernels.hstu_forward.parameters import DOT_PRECISIONS, Parameters, Settings
@@ -59,6 +61,8 @@ class HSTUForward:
             raise ValueError(f"backend={backend!r}: choose one of {BACKENDS}")
         if dot_precision not in DOT_PRECISIONS:
             raise ValueError(f"dot_precision={dot_precision!r}: choose one of {tuple(DOT_PRECISIONS)}")
+        check_settings(settings)
+        check_state(state)
         shape = model_shape(state, settings.num_heads, settings.attention_dim, settings.linear_dim)
         products = DOT_PRECISIONS[dot_precision]
         item_weights = state["_embedding_module._item_emb.weight"].contiguous()
@@ -111,20 +115,14 @@ class HSTUForward:
         device = self.parameters.item_weights.device
         return choice.of_shape(self.parameters, batch_size, max_seq_len, multiprocessors(device))
 
-    def _choice_of(self, batch: Batch) -> Choice:
-        """`choice`, also for tensors that one form does not take."""
-        if self._fixed is None and (reason := hopper_launch.batch_refusal(batch)):
-            return choice.refused("batch", reason)
-        return self.choice(batch.sequences, batch.max_seq_len)
-
     def __call__(
         self, ids: torch.Tensor, offsets: torch.Tensor, timestamps: torch.Tensor, max_seq_len: int
     ) -> torch.Tensor:
         """States of all positions.
 
         Args:
-            ids: (L,) int, 0 for no item.
-            offsets: (B + 1,) int; rows from the last offset to L are not computed.
+            ids: (L,) int32 or int64, 0 for no item.
+            offsets: (B + 1,) int32 or int64; rows from the last offset to L are not computed.
             timestamps: (B, N) int64 seconds, the query time at a row's length, N at least max_seq_len. A
                 sequence with times 2^47 seconds or more from its first has NaN states.
             max_seq_len: length of the longest row, or more.
@@ -133,9 +131,11 @@ class HSTUForward:
             (L, D).
 
         Raises:
-            ValueError: a row is longer than the model's positions or the timestamps.
+            ValueError: an argument does not fit; the message has its value and the fix.
             RuntimeError: the backend does not take the batch.
         """
+        device = self.parameters.item_weights.device
+        check_batch(ids, offsets, timestamps, max_seq_len, device)
         for name, most in (
             ("the model's width", self.parameters.blocks[0].width),
             ("timestamps", timestamps.size(1)),
@@ -144,7 +144,7 @@ class HSTUForward:
                 raise ValueError(f"max_seq_len={max_seq_len}: {name} has room for {most}; cut the rows")
         # The CUDA C++ kernel keeps times in shared memory.
         batch = Batch(ids, offsets, timestamps, max_seq_len, timestamps)
-        if self.hopper_weights is not None and self._choice_of(batch).backend == "hopper":
+        if self.hopper_weights is not None and self.choice(batch.sequences, max_seq_len).backend == "hopper":
             return hopper_launch.states_of(self.parameters, self.hopper_weights, batch)
         # Imported here: the launcher needs triton, this module's settings do not.
         from kernels.hstu_forward.triton_launch import states_of
@@ -162,6 +162,10 @@ class HSTUForward:
             raise hopper_launch.refused("it has no cache")
         parameters = self.parameters
         width = parameters.blocks[0].width
+        check_whole("capacity", capacity, f"the model's width has room for 1 to {width}")
+        check_whole("batch_size", batch_size, "must be a whole number of at least 1")
+        if batch_size < 1:
+            raise bad("batch_size", batch_size, "must be at least 1")
         if not 0 < capacity <= width:
             raise ValueError(f"capacity={capacity}: the model's width has room for 1 to {width}")
         size = (batch_size, capacity, parameters.products.attention, parameters.shape.factors)
@@ -185,9 +189,9 @@ class HSTUForward:
 
         Args:
             cache: of `empty_cache`; changed in place.
-            ids: (L,) int, new items, 0 for none.
-            offsets: (B + 1,) int, of the new items; rows from the last offset to L are not computed.
-            firsts: (B,) int, the first new position of each sequence: the number of cached ones that stay.
+            ids: (L,) int32 or int64, new items, 0 for none.
+            offsets: (B + 1,) int32 or int64, of the new items; rows from the last offset to L are not computed.
+            firsts: (B,) int32 or int64, the first new position of each sequence: the number of cached ones that stay.
             timestamps: (B, N) int64 seconds of all positions, as of `__call__`.
             max_seq_len: length of the longest row with its new positions, or more.
             max_new: most new positions of a row, or more.
@@ -196,12 +200,16 @@ class HSTUForward:
             (L, D).
 
         Raises:
-            ValueError: the cache belongs to another batch, or has no room.
+            ValueError: the cache belongs to another batch or has no room, or an argument does not fit.
             RuntimeError: the backend has no cache.
         """
         if self.backend == "hopper":
             raise hopper_launch.refused("it has no cache")
         batch_size, capacity = cache.qvk[0].shape[:2]
+        check_batch(ids, offsets, timestamps, max_seq_len, self.parameters.item_weights.device, firsts)
+        check_whole(
+            "max_new", max_new, f"must be a whole number from 0 to max_seq_len={max_seq_len}", max_seq_len
+        )
         if timestamps.size(0) != batch_size:
             raise ValueError(f"timestamps: {timestamps.size(0)} rows, but the cache has {batch_size}")
         for name, most in (("the cache", capacity), ("timestamps", timestamps.size(1))):
@@ -241,6 +249,8 @@ class GraphedHSTUForward:
     def __init__(
         self, forward: HSTUForward, batch_size: int, capacity: int, max_seq_len: int, timestamps_width: int
     ) -> None:
+        for name, value in (("batch_size", batch_size), ("capacity", capacity), ("max_seq_len", max_seq_len)):
+            check_whole(name, value, "must be a whole number of at least 0")
         # The graph reads the model's parameters in place: they must live as long as it does.
         self.forward = forward
         self.choice = forward.choice(batch_size, max_seq_len)

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import torch
 
+from kernels.hstu_attention.argument_checks import bad, check_mask_numbers, check_whole
 from kernels.hstu_attention.masks import ProductionMask
 from kernels.hstu_attention.new_rows import Appended
 from kernels.stu_layer.eager import stu_layer_eager_cached
-from kernels.stu_layer.interface import bad, check, launcher, require_inference
+from kernels.stu_layer.interface import check, launcher, require_inference
 from kernels.stu_layer.parameters import Parameters, Sizes, split_cached
 
 
@@ -35,6 +36,7 @@ def empty_cache(x: torch.Tensor, num_layers: int, batch_size: int, capacity: int
         ValueError: a number is not positive.
     """
     for name, value in (("num_layers", num_layers), ("batch_size", batch_size), ("capacity", capacity)):
+        check_whole(name, value, "must be a whole number of at least 1")
         if value < 1:
             raise bad(name, value, "must be at least 1")
     size = (batch_size, capacity, sizes.gates + sizes.factors)
@@ -81,7 +83,20 @@ def extend_stu_layers(
         ValueError: an argument does not fit, or the cache belongs to other layers; the message has the fix.
         RuntimeError: the backend cannot run here.
     """
-    check(x, layers, sizes, backend)
+    check(x, mask, layers, sizes, backend)
+    # Before anything is written to the cache.
+    check_mask_numbers(mask)
+    check_whole("max_seq_len", max_seq_len, "must be a whole number")
+    check_whole("max_new", max_new, "must be a whole number")
+    for name, tensor in (("offsets", offsets), ("firsts", firsts)):
+        is_whole = tensor.dtype in (torch.int32, torch.int64)
+        if not is_whole or tensor.device != x.device or not tensor.is_contiguous():
+            value = (str(tensor.dtype), str(tensor.device), tensor.stride())
+            raise bad(name, value, f"must be contiguous int32 or int64 on {x.device}")
+    targets, scale = mask.num_targets, mask.attn_scale
+    for name, own, length in (("num_targets", targets, firsts.numel()), ("attn_scale", scale, x.size(0))):
+        if own is not None and own.shape != (length,):
+            raise bad(f"mask.{name}.shape", tuple(own.shape), f"must be ({length},)")
     kept = cache.kept
     if len(kept) != len(layers):
         raise bad("cache", f"{len(kept)} layers", f"must have {len(layers)}, one for each of layers")

@@ -9,7 +9,13 @@ from types import ModuleType
 
 import torch
 
-from kernels.hstu_attention.interface import BACKENDS, TRITON_DTYPES, require_triton
+from kernels.hstu_attention.argument_checks import bad, check_mask
+from kernels.hstu_attention.interface import (
+    BACKENDS,
+    TRITON_DTYPES,
+    require_no_gradients,
+    require_triton,
+)
 from kernels.hstu_attention.masks import ProductionMask
 from kernels.stu_layer.eager import stu_gate_eager, stu_layer_eager, stu_norm_eager
 from kernels.stu_layer.parameters import NORM_EPS, Parameters, Sizes, shapes_of
@@ -46,9 +52,9 @@ def stu_layers(
 
     Raises:
         ValueError: an argument does not fit; the message has its value and the fix.
-        RuntimeError: the backend cannot run here.
+        RuntimeError: the backend cannot run here, or a gradient is wanted.
     """
-    check(x, layers, sizes, backend, BACKENDS)
+    check(x, mask, layers, sizes, backend, BACKENDS)
     if backend == "eager":
         for parameters in layers:
             x = stu_layer_eager(x, offsets, mask, parameters, sizes)
@@ -82,10 +88,12 @@ def stu_norm(
     """
     _check_rows(x, backend, ROW_BACKENDS)
     _check_vectors(x, x.size(1), weight=weight, bias=bias)
+    _check_eps(eps)
     out = _result(x, x.size(1), out)
     if backend == "eager":
         return out.copy_(stu_norm_eager(x, weight, bias, eps))
     require_triton(x)
+    require_no_gradients(backend, (x, weight, bias))
     if out.numel():
         launcher().norm(x, weight, bias, out, eps)
     return out
@@ -126,10 +134,12 @@ def stu_gate(
     if norm_groups < 0 or (norm_groups and width % norm_groups):
         raise bad("norm_groups", norm_groups, f"must divide the {width} columns of u, or be 0")
     _check_vectors(u, norm_groups or width, weight=weight, bias=bias)
+    _check_eps(eps)
     out = _result(u, 3 * width, out)
     if backend == "eager":
         return out.copy_(stu_gate_eager(u, a, weight, bias, norm_groups, eps))
     require_triton(u)
+    require_no_gradients(backend, (u, a, weight, bias))
     if out.numel():
         launcher().gate(u, a, weight, bias, norm_groups, out, eps)
     return out
@@ -142,8 +152,7 @@ def require_inference(x: torch.Tensor, layers: Sequence[Parameters]) -> None:
         RuntimeError: otherwise.
     """
     require_triton(x)
-    if torch.is_grad_enabled() and any(tensor.requires_grad for layer in layers for tensor in (x, *layer)):
-        raise RuntimeError("backend='triton' has no backward; use torch.no_grad(), or backend='eager'")
+    require_no_gradients("triton", (x, *(tensor for layer in layers for tensor in layer)))
 
 
 def _result(x: torch.Tensor, width: int, out: torch.Tensor | None) -> torch.Tensor:
@@ -163,10 +172,6 @@ def launcher() -> ModuleType:
     return importlib.import_module("kernels.stu_layer.triton_launch")
 
 
-def bad(field: str, value: object, fix: str) -> ValueError:
-    return ValueError(f"{field}={value!r}: {fix}")
-
-
 def _check_rows(x: torch.Tensor, backend: str, available: tuple[str, ...], name: str = "x") -> None:
     if backend not in available:
         raise bad("backend", backend, f"choose one of {available}")
@@ -177,6 +182,11 @@ def _check_rows(x: torch.Tensor, backend: str, available: tuple[str, ...], name:
         raise bad(f"{name}.shape", tuple(x.shape), "must be (L, D)")
     if x.stride(1) != 1 and x.size(1) > 1:
         raise bad(f"{name}.stride()", x.stride(), "make the last axis contiguous")
+
+
+def _check_eps(eps: float) -> None:
+    if not eps >= 0:
+        raise bad("eps", eps, "must be at least 0")
 
 
 def _check_vectors(x: torch.Tensor, size: int, **vectors: torch.Tensor) -> None:
@@ -190,14 +200,19 @@ def _check_vectors(x: torch.Tensor, size: int, **vectors: torch.Tensor) -> None:
 
 def check(
     x: torch.Tensor,
+    mask: ProductionMask,
     layers: Sequence[Parameters],
     sizes: Sizes,
     backend: str,
     available: tuple[str, ...] = ROW_BACKENDS,
 ) -> None:
     _check_rows(x, backend, available)
-    if not layers:
-        raise bad("layers", layers, "needs at least one layer")
+    check_mask(mask, (ProductionMask,))
+    if isinstance(layers, Parameters) or not layers:
+        raise bad("layers", type(layers).__name__, "give a sequence of at least one layer's Parameters")
+    for name in ("num_heads", "attention_dim", "hidden_dim"):
+        if getattr(sizes, name) < 1:
+            raise bad(f"sizes.{name}", getattr(sizes, name), "must be at least 1")
     shapes = shapes_of(sizes, x.size(1))
     for number, parameters in enumerate(layers):
         for name, tensor in zip(parameters._fields, parameters, strict=True):

@@ -71,7 +71,7 @@ def test_a_kind_of_call_is_timed_once_and_needs_more_than_the_spread(
 ):
     timed = []
 
-    def times(runs, device):
+    def times(runs, device, **_):
         timed.append(len(runs))
         return [[median + 4 * step for step in range(-4, 5)] for median in (of_triton, of_hopper)]
 

@@ -159,7 +159,7 @@ def test_gradients_are_refused(backend):
     inputs = inputs_of(CASES["odd sizes"], torch.float32).to(DEVICE)
     layers = with_parameter(inputs, "uvqk_beta", inputs.layers[0].uvqk_beta.clone().requires_grad_())
     arguments = (inputs.x, inputs.offsets, inputs.longest, inputs.mask, layers, inputs.sizes)
-    with pytest.raises(RuntimeError, match="no backward; use torch.no_grad"):
+    with pytest.raises(RuntimeError, match="no backward.*; use torch.no_grad"):
         stu_layers(*arguments, backend=backend)
     with torch.no_grad():
         stu_layers(*arguments, backend=backend)
