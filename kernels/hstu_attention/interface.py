@@ -89,8 +89,8 @@ def hstu_attention(
         q, k: (L, H, K), the L rows of all sequences in order; K at most 256. The last axis is contiguous. The
             others may be strided, so that slices of one projection need no copy.
         v: (L, H, V) in the type of q; V at most 256.
-        offsets: (B + 1,) int32 or int64 on the device of q, ascending; sequences may be empty. Rows in front of
-            the first offset and behind the last one are not computed.
+        offsets: (B + 1,) int32 or int64 on the device of q, ascending; sequences may be empty. Rows in
+            front of the first offset and behind the last one are not computed.
         max_seq_len: length of the longest row, or more. It is a number on the host, so that a launch does not
             wait for the GPU. The kernel ignores the end of a longer row; the caller must prevent this.
         mask: `ResearchMask` or `ProductionMask`, its tensors on the device of q.

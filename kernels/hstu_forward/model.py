@@ -190,8 +190,10 @@ class HSTUForward:
         Args:
             cache: of `empty_cache`; changed in place.
             ids: (L,) int32 or int64, new items, 0 for none.
-            offsets: (B + 1,) int32 or int64, of the new items; rows from the last offset to L are not computed.
-            firsts: (B,) int32 or int64, the first new position of each sequence: the number of cached ones that stay.
+            offsets: (B + 1,) int32 or int64, of the new items; rows from the last offset to L are not
+                computed.
+            firsts: (B,) int32 or int64, the first new position of each sequence: the number of cached ones
+                that stay.
             timestamps: (B, N) int64 seconds of all positions, as of `__call__`.
             max_seq_len: length of the longest row with its new positions, or more.
             max_new: most new positions of a row, or more.
