@@ -119,6 +119,27 @@ def test_new_folders_lie_apart():
         }
 
 
+def test_the_folders_of_a_request_lie_apart():
+    text = refusal(arguments(save=Path("a"), profile=Path("a")).request)
+    assert text in {
+        "--profile: a is or lies in the folder of --save; choose another folder",
+        "--save: a is or lies in the folder of --profile; choose another folder",
+    }
+
+
+@pytest.mark.parametrize(("option", "value", "least"), [("batch", 0, 1), ("seed", -1, 0)])
+def test_a_number_below_its_least_is_refused(option, value, least):
+    text = refusal(arguments(**{option: value}).request)
+    assert text == f"--{option}: {value} is below {least}; give at least {least}"
+
+
+def test_the_runners_of_a_request():
+    asked = arguments(runners="torch_compile,torch").request()
+    assert (asked.runners, asked.runners_asked) == (("torch_compile", "torch"), True)
+    assert arguments().request().runners_asked is False
+    assert refusal(arguments(runners="trch").request).startswith("--runners: trch is not known; did you mean")
+
+
 def test_a_folder_is_tried_before_work_begins(tmp_path, monkeypatch):
     def touch(path, *_, **__):
         raise PermissionError(errno.EACCES, "Permission denied")
