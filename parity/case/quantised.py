@@ -50,7 +50,12 @@ class Quantised:
         """
         if not schemes:
             return self
-        raise UserError("policy", self.name, "has no quantised modules", "give precisions alone")
+        raise UserError(
+            "policy",
+            self.name,
+            "has no quantised modules",
+            "leave the schemes out of the policy, or give no policy",
+        )
 
     def is_scale(self, name: str) -> bool:
         """Whether a tensor of the state dict is a scale that `calibrated` sets."""
