@@ -10,7 +10,7 @@ from pathlib import Path
 from parity.base.errors import UserError, check_names, require_once
 from parity.base.files import called_in
 from parity.base.locks import made
-from parity.base.precision import DEFAULT_PRECISIONS, PRECISIONS
+from parity.base.precision import DEFAULT_PRECISIONS, PRECISIONS, Precision
 from parity.base.precision_policy import read_policy
 from parity.case import Case, CaseReference, Registry, load_case
 from parity.execution.bounds import checked
@@ -116,6 +116,19 @@ class Arguments:
             rows=self.batch if self.data is None else None,
             profile=None if profile is None else writable("--profile", profile),
         )
+
+    def one_of_each(self, verb: str, default: str = "") -> tuple[Case, Precision]:
+        """The only case and the only precision of a verb; `default` is the precision where none is given.
+
+        Raises:
+            UserError: Another number of them is given.
+        """
+        cases, precisions = self.named_cases(), self.precisions() or tuple(filter(None, [default]))
+        if (len(cases), len(precisions)) != (1, 1):
+            given = f"{len(cases)} of --case and {len(precisions)} of --precision"
+            problem = "are given, where one of each is taken"
+            raise UserError(verb, given, problem, "give one --case and one --precision")
+        return cases[0], PRECISIONS[precisions[0]]
 
     def all_cases(self) -> list[Case]:
         """Every case of the registry."""

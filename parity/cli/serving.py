@@ -77,19 +77,11 @@ def serve(
     """Serve the port of one case under LoadGen, and judge every served prediction."""
     reports, here = output.reports(), Path.cwd()
     with steps() as advance:
-        from parity.base.precision import PRECISIONS
         from parity.cli.arguments import Arguments, apart, writable
         from parity.runners import Unavailable
 
         arguments = Arguments(**chosen, registry=registry)
-        cases, precisions = arguments.named_cases(), arguments.precisions() or ("fp32",)
-        if (len(cases), len(precisions)) != (1, 1):
-            raise UserError(
-                "serve",
-                f"{len(cases)} cases, {len(precisions)} precisions",
-                "is for one case in one precision",
-                "give one --case and one --precision",
-            )
+        case, precision = arguments.one_of_each("serve", default="fp32")
         # A case that is imported may go to another folder.
         data, tables, save, weights = (
             path and called_in(here, path) for path in (data, tables, arguments.save, arguments.weights)
@@ -107,11 +99,11 @@ def serve(
         check_names("--runner", [runner], SERVED)
         check_names("--tables-on", [tables_on], command.PLACES)
         order = command.Order(
-            case=cases[0],
-            precision=PRECISIONS[precisions[0]],
+            case=case,
+            precision=precision,
             checkpoint=weights,
             samples=samples,
-            seed=cases[0].with_overrides(seed=arguments.seed).seed,
+            seed=case.with_overrides(seed=arguments.seed).seed,
             tokens=tokens,
             data=data,
             tables=tables,

@@ -36,27 +36,19 @@ def shrink(registry: Registry, folder: Path, **chosen: Any) -> int:
     """
     here = Path.cwd()
     with steps() as advance:
-        from parity.base.precision import PRECISIONS
         from parity.cli.arguments import Arguments, writable
         from parity.studies import shrink as study
 
         arguments = Arguments(**chosen, registry=registry)
-        cases, precisions = arguments.named_cases(), arguments.precisions()
+        case, precision = arguments.one_of_each("shrink")
         # A case that is imported may go to another folder.
         folder = called_in(here, folder)
-        if (len(cases), len(precisions)) != (1, 1):
-            raise UserError(
-                "shrink",
-                f"{len(cases)} cases, {len(precisions)} precisions",
-                "is for one case in one precision",
-                "give one --case and one --precision",
-            )
         if os.path.lexists(folder):
             raise UserError("shrink", str(folder), "exists", "give a folder that does not exist")
         writable("shrink", folder)
-        case, seed = cases[0], arguments.seed
+        seed = arguments.seed
         seeded = case if seed is None else case.with_overrides(seed=seed)
-        failure = study.shrink(seeded, PRECISIONS[precisions[0]], advance)
+        failure = study.shrink(seeded, precision, advance)
         study.write(failure, folder)
     with remaining(f"{folder} holds the failure"):
         console = output.stdout()

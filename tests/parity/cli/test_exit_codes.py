@@ -197,8 +197,8 @@ def test_a_failure_that_shrinks_is_the_code_1(command, stub, folder, seed):
 )
 def test_several_cases_or_precisions_do_not_shrink(refused, options):
     text = refused("shrink", "small", *options)
-    one = "is for one case in one precision; give one --case and one --precision"
-    assert re.fullmatch(rf"shrink: \d+ cases?, \d+ precisions? {one}", text), text
+    one = "are given, where one of each is taken; give one --case and one --precision"
+    assert re.fullmatch(rf"shrink: \d+ of --case and \d+ of --precision {one}", text), text
 
 
 @pytest.mark.parametrize("code", [0, 1])

@@ -222,13 +222,13 @@ def test_a_file_that_exists_is_not_written_over(refused, tmp_path):
 @pytest.mark.parametrize(
     ("words", "counts"),
     [
-        ((), "0 cases, 1 precisions"),
-        ((*TINY, "--precision", "fp32,bf16"), "1 cases, 2 precisions"),
+        ((), "0 of --case and 1 of --precision"),
+        ((*TINY, "--precision", "fp32,bf16"), "1 of --case and 2 of --precision"),
     ],
 )
 def test_one_case_in_one_precision_is_served(refused, words, counts):
     assert refused("serve", *words) == (
-        f"serve: {counts} is for one case in one precision; give one --case and one --precision"
+        f"serve: {counts} are given, where one of each is taken; give one --case and one --precision"
     )
 
 

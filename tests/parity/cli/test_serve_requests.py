@@ -76,11 +76,11 @@ def test_a_port_that_cannot_run_here_is_refused(asked):
 
 
 def test_several_cases_or_precisions_are_refused(refused):
-    one = "is for one case in one precision; give one --case and one --precision"
+    one = "are given, where one of each is taken; give one --case and one --precision"
     message = refused(*SERVE, "--precision", "fp32,bf16")
-    assert message == f"serve: 1 cases, 2 precisions {one}"
+    assert message == f"serve: 1 of --case and 2 of --precision {one}"
     message = refused("serve", "--case", "dlrmv3_tiny,hstu_tiny")
-    assert message == f"serve: 2 cases, 1 precisions {one}"
+    assert message == f"serve: 2 of --case and 1 of --precision {one}"
 
 
 def test_a_folder_that_exists_or_holds_the_tables_is_refused(refused, tmp_path):

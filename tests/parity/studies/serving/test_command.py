@@ -171,7 +171,7 @@ class TestTheVerb:
             (("--samples", "1000"), "--samples: 1000 is more than the 269 requests of the data"),
             (("--scenario", "servr"), "--scenario: servr is not known; did you mean 'server'?"),
             (("--case", "hstu_tiny"), "serve: hstu_tiny has no requests; name a case that can be served"),
-            (("--case", f"{CASE},hstu_tiny"), "is for one case in one precision"),
+            (("--case", f"{CASE},hstu_tiny"), "where one of each is taken"),
             (("--runner", "tripy_layer"), "--runner: tripy_layer is not known; did you mean 'tripy_layers'?"),
             (("--tables-on", "disk"), "--tables-on: disk is not known"),
             (
