@@ -43,8 +43,9 @@ def _parameters(method: Callable[..., Any]) -> inspect.Signature | None:
         # A wrapper may pass others to the function that it wraps.
         return inspect.signature(method, follow_wrapped=False)
     except ValueError:
-        # A function without a parameter is bound to the case.
-        return inspect.signature(method.__func__) if inspect.ismethod(method) else None
+        # A function without a parameter is bound to the case. Others, such as a cached one, tell nothing.
+        is_plain = inspect.ismethod(method) and inspect.isfunction(method.__func__)
+        return inspect.signature(method.__func__) if is_plain else None
     except TypeError:
         return None
 

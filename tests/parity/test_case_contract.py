@@ -1,5 +1,7 @@
 """Results of a case's own methods that do not fit: the method, its result and the fix in one line."""
 
+import functools
+
 import numpy as np
 import nvtripy as tp
 import pytest
@@ -149,6 +151,8 @@ def test_parameters_that_fit():
     methods = {
         "build_port": wrapped,
         "build_reference": staticmethod(Model),
+        "make_inputs": functools.cache(Right.make_inputs),
+        "gaps": functools.partialmethod(lambda self, gaps: gaps, {}),
         "valid_rows": lambda self, inputs, axis=1: {},
         "extend": lambda self, model, cache, item, position: None,
         "with_overrides": lambda self, **changes: Right.with_overrides(self, **changes),
