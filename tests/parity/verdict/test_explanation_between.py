@@ -106,8 +106,9 @@ def test_an_output_that_the_code_of_the_entry_makes_is_searched(monkeypatch):
 def test_a_cause_leaves_the_right_outputs_of_the_model_as_they_are(monkeypatch):
     right = {OUTPUT: tap(OUTPUT, MODEL_OUTPUT)}
     unjudged = {OUTPUT: tap(OUTPUT, MODEL_OUTPUT, accumulated=None)}
-    (_, other), _ = asked(monkeypatch, ARGUMENT, judged=right)
+    (_, other), texts = asked(monkeypatch, ARGUMENT, judged=right)
     run, inputs, result = other
+    assert texts == ("a cause",)
     assert (run, inputs) == ((OUTPUT, "changed"), INPUTS)
     assert torch.equal(torch.from_numpy(result.oracle), TENSORS[OUTPUT].double())
     assert torch.equal(torch.from_numpy(result.port), 2 * TENSORS[OUTPUT].double())
@@ -115,6 +116,13 @@ def test_a_cause_leaves_the_right_outputs_of_the_model_as_they_are(monkeypatch):
     assert len(asked(monkeypatch, ARGUMENT, judged=unjudged)[0]) == 1
     (_, *others), _ = asked(monkeypatch, ARGUMENT, taps=[right[OUTPUT]] * 7)
     assert len(others) == explanation.MOST_OTHERS
+    # An operation of a right module is changed for none of them.
+    (first, *others), texts = asked(monkeypatch, ARGUMENT, running=["block"], judged=right)
+    assert (first[-1], len(others), texts) == (False, 1, ("a cause",))
+    boundary = np.zeros(TENSORS[OUTPUT].shape, bool)
+    boundary[0, 0] = True
+    (_, other), _ = asked(monkeypatch, ARGUMENT, judged=right, boundary={OUTPUT: boundary})
+    assert (other[2].counted == ~boundary).all()
 
 
 def test_elements_of_an_output_at_a_discontinuity_do_not_count(monkeypatch):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from parity.capture.arguments import Argument, Received
 from parity.capture.captures import Capture, ModuleCall
 from parity.verdict import explanation
 from parity.verdict.distances import Distance
@@ -16,6 +17,7 @@ from tests.parity.comparisons import evidence_with
 from tests.parity.verdict.test_explanation import (
     ALONE,
     FAIL,
+    GATE,
     INSIDE,
     PASS,
     RESULTS,
@@ -55,6 +57,34 @@ def test_another_result_of_the_model_in_the_place_of_the_right_one_is_named(evid
     results = dataclasses.replace(RESULTS, tapped={"block": port.float()})
     texts = explain_tap(evidence, results, _judged(FAIL, None))
     assert [text for text in texts if "oracle's" in text] == [f"equals the oracle's {told}"] * bool(told)
+
+
+def test_an_input_of_the_model_in_the_place_of_a_result_is_named(evidence):
+    results = dataclasses.replace(RESULTS, tapped={"block": OTHER})
+    rerun = SimpleNamespace(inputs=lambda: {"ids": GATE, "features": OTHER})
+    for own, told in ((rerun, ["equals the input features"]), (None, [])):
+        texts = explain_tap(dataclasses.replace(evidence, rerun=own), results, _judged(FAIL, None))
+        assert [text for text in texts if text.startswith("equals")] == told
+
+
+def test_an_argument_of_the_call_in_the_place_of_its_result_is_named(evidence):
+    """It may be the result of another module."""
+    call = ModuleCall("block", "block", "Block", [], {}, ("block",))
+    arguments = tuple(
+        Argument(name, 0, tensor=tensor) for name, tensor in (("x", "earlier"), ("y", "block(y)"))
+    )
+    capture = Capture(
+        tensors={"earlier": OTHER, "block": ALONE},
+        calls=[call],
+        call_inputs={"block(y)": GATE},
+        arguments={"block": Received("", 1, 1, arguments)},
+        longest_sums={"block": 1},
+    )
+    known = dataclasses.replace(evidence, reference=capture)
+    assert explain_alone(known, OTHER, _judged(PASS, FAIL)) == ("equals its argument x",)
+    assert explain_alone(known, GATE, _judged(PASS, FAIL)) == ("equals its argument y",)
+    capture.arguments.clear()
+    assert "argument" not in "".join(explain_alone(known, GATE, _judged(PASS, FAIL)))
 
 
 def test_integers_that_are_all_equal_are_no_other_result(evidence):
