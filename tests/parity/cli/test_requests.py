@@ -9,6 +9,7 @@ import pytest
 
 from cases.shipped import load_case
 from parity.base.errors import UserError
+from parity.base.precision import DEFAULT_PRECISIONS
 from parity.case import Listed, Registry
 from parity.cli import registered
 from parity.cli.arguments import MAX_TIME_LIMIT, Arguments, apart, writable
@@ -138,6 +139,50 @@ def test_the_runners_of_a_request():
     assert (asked.runners, asked.runners_asked) == (("torch_compile", "torch"), True)
     assert arguments().request().runners_asked is False
     assert refusal(arguments(runners="trch").request).startswith("--runners: trch is not known; did you mean")
+
+
+def test_a_request_has_what_is_asked_for(tmp_path):
+    folders = {name: tmp_path / name for name in ("save", "profile")}
+    files = {name: tmp_path / name for name in ("data", "weights")}
+    chosen = {"precision": "fp16,fp32", "batch": 3, "memory": 1.0, "time_limit": 9.0, "command": "run here"}
+    asked = arguments(**chosen, **folders, **files).request()
+    assert (asked.precisions, asked.timeout, asked.command) == (("fp16", "fp32"), 9.0, "run here")
+    assert (asked.data, asked.checkpoint) == (files["data"], files["weights"])
+    assert (asked.save, asked.profile) == (folders["save"], folders["profile"])
+    assert asked.memory == 1e9
+    # Recorded data have their own rows.
+    assert asked.rows is None
+    assert arguments(batch=3).request().rows == 3
+
+
+def test_a_plain_request_has_the_defaults():
+    asked = arguments(runners="tripy").request()
+    assert asked.precisions == DEFAULT_PRECISIONS
+    assert (asked.data, asked.checkpoint, asked.save, asked.profile, asked.memory) == (None,) * 5
+    assert (asked.rows, asked.timeout) == (None, 600.0)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "judged"),
+    [
+        ({"runners": "tripy"}, True),
+        ({"runners": "torch"}, False),
+        ({"runners": "tripy", "data": Path("x")}, False),
+        ({"runners": "tripy", "weights": Path("x")}, False),
+    ],
+)
+def test_streams_are_those_of_a_port_on_synthetic_items_and_initial_weights(chosen, judged):
+    assert arguments(**chosen).request().streams is judged
+
+
+def test_an_option_without_a_name_is_refused_by_its_own():
+    assert refusal(arguments(runners=",").request).startswith("--runners: ")
+
+
+def test_a_folder_of_a_request_that_cannot_be_made_is_refused_by_its_option(tmp_path):
+    (tmp_path / "file").write_text("")
+    text = refusal(arguments(profile=tmp_path / "file" / "profile").request)
+    assert text.startswith("--profile: ")
 
 
 def test_a_folder_is_tried_before_work_begins(tmp_path, monkeypatch):
