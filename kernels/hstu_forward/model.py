@@ -208,12 +208,12 @@ class HSTUForward:
         if self.backend == "hopper":
             raise hopper_launch.refused("it has no cache")
         batch_size, capacity = cache.qvk[0].shape[:2]
+        if timestamps.size(0) != batch_size:
+            raise ValueError(f"timestamps: {timestamps.size(0)} rows, but the cache has {batch_size}")
         check_batch(ids, offsets, timestamps, max_seq_len, self.parameters.item_weights.device, firsts)
         check_whole(
             "max_new", max_new, f"must be a whole number from 0 to max_seq_len={max_seq_len}", max_seq_len
         )
-        if timestamps.size(0) != batch_size:
-            raise ValueError(f"timestamps: {timestamps.size(0)} rows, but the cache has {batch_size}")
         for name, most in (("the cache", capacity), ("timestamps", timestamps.size(1))):
             if max_seq_len > most:
                 raise ValueError(f"max_seq_len={max_seq_len}: {name} has room for {most}")

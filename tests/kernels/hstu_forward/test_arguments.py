@@ -45,8 +45,8 @@ BATCHES = [
     ("timestamps", strided, "timestamps.stride()="),
     ("timestamps", torch.Tensor.int, "timestamps="),
     ("timestamps", torch.Tensor.float, "timestamps="),
-    ("timestamps", lambda x: x[0], "timestamps="),
-    ("timestamps", lambda x: x[:1], "timestamps="),
+    ("timestamps", lambda x: x[0], "timestamps"),
+    ("timestamps", lambda x: x[:1], "timestamps"),
 ]
 
 
