@@ -175,8 +175,16 @@ def test_streams_are_those_of_a_port_on_synthetic_items_and_initial_weights(chos
     assert arguments(**chosen).request().streams is judged
 
 
-def test_an_option_without_a_name_is_refused_by_its_own():
-    assert refusal(arguments(runners=",").request).startswith("--runners: ")
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (",", "',' names nothing; give a name, or leave the option out"),
+        ("torch,,tripy", "'torch,,tripy' has a comma without a name; leave that comma out"),
+        ("torch,torch", "torch is named twice; name it once"),
+    ],
+)
+def test_a_list_without_a_name_or_with_one_twice_is_refused_by_its_option(text, problem):
+    assert refusal(arguments(runners=text).request) == f"--runners: {problem}"
 
 
 def test_a_folder_of_a_request_that_cannot_be_made_is_refused_by_its_option(tmp_path):

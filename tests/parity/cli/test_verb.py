@@ -149,6 +149,7 @@ def test_a_text_in_place_of_a_number_is_refused_as_it_is():
     text = "--value: '4 is 5' is not a valid number; give a"
     assert str(refusal(whole, "4 is 5")) == f"{text} whole number such as 8"
     assert str(refusal(number, "4 is 5")) == f"{text} number such as 2.5"
+    assert refusal(whole, "4 is 5").value == "'4 is 5'"
     assert refusal(word, "b") is None
     assert refusal(None, "b") is None
 
