@@ -57,11 +57,17 @@ def compare(old: Path, new: Path) -> int:
     from parity.report.files import read_report
     from parity.studies.movement.runs import is_saved_run
 
-    if is_saved_run(old) and is_saved_run(new):
+    saved = [path for path in (old, new) if is_saved_run(path)]
+    if len(saved) == 2:
         return _compare_runs(old, new)
     reports = (read_report(path / "report.json" if path.is_dir() else path) for path in (old, new))
     changes = compare_reports(*reports)
-    output.stdout().print(terminal_differences.render_changes(changes))
+    console = output.stdout()
+    console.print(terminal_differences.render_changes(changes))
+    for path in saved:
+        output.print_line(
+            console, f"{path} alone is a saved run: reports are compared, and no results", "yellow"
+        )
     return 1 if changes.worse else BAD_INPUT if changes.not_comparable else 0
 
 

@@ -45,8 +45,9 @@ class BatchPair:
 
 
 def is_saved_run(path: Path) -> bool:
-    """Whether a folder holds a complete saved run."""
-    return RunFolder(path).manifest.is_file()
+    """Whether a folder is one of `run --save`. Its run may not be complete, which `open_run` refuses."""
+    folder = RunFolder(path)
+    return folder.manifest.is_file() or folder.started.is_file()
 
 
 def open_run(path: Path) -> SavedRun:

@@ -54,8 +54,10 @@ def test_reports_are_compared_unless_both_are_saved_runs(command, monkeypatch, s
     monkeypatch.setattr(
         "parity.report.terminal_differences.render_changes", lambda it: shown.append(it) or ""
     )
-    assert command("compare", "a", "b").code == 0
-    assert shown == [changes]
+    ended = command("compare", "a", "b")
+    assert (ended.code, shown) == (0, [changes])
+    told = [f"{name} alone is a saved run: reports are compared, and no results" for name in saved]
+    assert ended.out.split("\n")[1:] == [*told, ""]
 
 
 @pytest.mark.parametrize("code", [0, 1])

@@ -212,6 +212,16 @@ def test_a_file_that_the_run_did_not_write_so_is_refused(runs, refused, tmp_path
     assert f"{path} is not as the run wrote it" in message
 
 
+def test_a_part_of_a_saved_run_is_no_report_alone(runs, refused, tmp_path):
+    """As of a copy that stopped: its report is there, and its results are not all."""
+    part = tmp_path / "part"
+    shutil.copytree(runs["before"].run, part)
+    (part / "manifest.json").unlink()
+    assert (part / "report.json").is_file()
+    for pair in ((runs["before"].run, part), (part, runs["before"].run)):
+        assert refused("compare", *pair).startswith(f"compare: {part} holds no complete saved run")
+
+
 def test_a_saved_run_and_a_report_are_compared_as_reports(runs, command, monkeypatch):
     monkeypatch.chdir(runs["before"].code)
     ended = command("compare", runs["before"].run, runs["before"].run / "report.json")
