@@ -155,11 +155,12 @@ def other_form(evidence: Evidence, results: Results, call: ModuleCall, fails_alo
         return ""
     judge = ArgumentJudge(evidence, results, call.tap, received, False, lambda tensor: None, Tolerated())
     for name, theirs, ours in paired(received, port):
-        if raises and theirs is not None and ours is not None and ours.name != name:
-            return f"{name} has the name {ours.name}"
         # The same module's result, such as one with an axis of 1 more, may be no argument for the port's.
         if raises and (shapes := judge.other_shape(theirs, ours)):
             return f"{name}: {shapes}"
+        # A positional argument may have any name.
+        if raises and theirs is not None and ours is not None and ours.name != name:
+            return f"{name} has the name {ours.name}"
         difference = judge.difference(name, theirs, ours)
         if difference is None or difference.kind == "value":
             continue

@@ -98,6 +98,10 @@ class Change:
     function: Any = None
 
 
+class DoesNotFit(Exception):
+    """A change that cannot be made. It is no error of PyTorch's, for which the oracle tries another type."""
+
+
 def in_place(operation: Operation, result: Any) -> Any:
     """The result of a changed operation, in the tensor that an operation in place returns.
 

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from parity.base.interruption import raisable
 from parity.verdict.causes.changes import changes_of
-from parity.verdict.causes.operations import SHIFTED, Change, Operation, Place, in_place
+from parity.verdict.causes.operations import SHIFTED, Change, DoesNotFit, Operation, Place, in_place
 from parity.verdict.distances import Oracle
 from parity.verdict.patterns import FailedTensor
 
@@ -332,8 +332,11 @@ class _Operations(TorchDispatchMode):
         if self._made is not None and place in self._made:
             change = self._made[place]
             if (change.function, change.origin) != (func, _origin()):
-                raise RuntimeError("an earlier change moves the numbers of the operations")
-            return in_place(operation, change.result(operation))
+                raise DoesNotFit("an earlier change moves the numbers of the operations")
+            try:
+                return in_place(operation, change.result(operation))
+            except (RuntimeError, NotImplementedError) as error:
+                raise DoesNotFit(str(error)) from error
         result = func(*args, **kwargs)
         if self._made is None:
             self.elements += result.numel() if isinstance(result, torch.Tensor) else 0

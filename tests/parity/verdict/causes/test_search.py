@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from parity.verdict.causes import search
 from parity.verdict.causes.changes import FOLDS
@@ -202,3 +203,29 @@ def test_a_search_ends_after_a_number_of_elements(monkeypatch):
         (7 * ELEMENTS + 1, 8),
     ):
         assert _trials(monkeypatch, MOST_ELEMENTS=elements) == (trials, text)
+
+
+class Retrying(TorchDispatchMode):
+    """Runs an operation that raises once more, as the oracle does in another type."""
+
+    retried = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        try:
+            return func(*args, **(kwargs or {}))
+        except RuntimeError:
+            self.retried += 1
+            return func(*args, **(kwargs or {}))
+
+
+def test_a_change_that_cannot_be_made_is_no_operation_to_run_again():
+    weight = torch.linspace(-1.0, 1.0, 2 * N, dtype=torch.float64).reshape(N, 2, 1)
+    retrying = Retrying()
+
+    def reference(x):
+        with retrying:
+            wide = torch.conv1d(x[:, None].expand(B, 2, N), weight)
+            return torch.relu(wide + x[:, None])
+
+    text = searched(reference, lambda x: torch.cos(reference(x)))
+    assert (text, retrying.retried) == ("", 0)
