@@ -79,3 +79,14 @@ def test_the_longest_sum_of_a_table_is_its_longest_bag(offsets, weighted, longes
     with torch.inference_mode(), tapped(model, record_calls=True) as capture:
         model[0](indices, torch.tensor(offsets), per_sample_weights)
     assert capture.longest_sums["0"] == longest
+
+
+def test_tables_in_codes_have_tiny_rows_beside_layers_in_codes_too():
+    """A rule of codes divides by the range of a row, which a constant row does not have."""
+    case = load_case("dlrm_tiny_quantised")
+    initial, _ = weights.case_weights(case)
+    tables = [path for path, scheme in case.model.schemes.items() if scheme.is_of_tables]
+    assert tables
+    for path in tables:
+        rows = initial[f"{path}.weight"].abs().amax(dim=1)
+        assert rows[0] < 1e-7 < 1e-2 < rows[2]
