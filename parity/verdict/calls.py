@@ -84,7 +84,8 @@ def without_spare_calls(
     """Calls that one side alone makes are gaps, except where one may cause the first other failure.
 
     A right port may look a row up once and use it twice. Too few runs of a shared layer change a result: that
-    of the module that makes the calls, unless the entry makes them.
+    of the module that makes the calls, unless the entry makes them. A call of the port that has the result of
+    another one gives nothing new.
     """
     callers = {
         "reference": {TapName.parse(tap).module_call for tap in evidence.reference.tensors},
@@ -106,11 +107,22 @@ def without_spare_calls(
         callers = [other for other in taps if received and received.parent and other.path == received.parent]
         return bool(callers) and all(caller.accumulated and caller.passed for caller in callers)
 
+    def is_repeated(tap: str, side: str) -> bool:
+        own = TapName.parse(tap)
+        others = [other for other in results.tapped if replace(TapName.parse(other), call=own.call) == own]
+        return side == "port" and any(
+            torch.equal(results.tapped[other], results.tapped[tap])
+            for other in others
+            if other in evidence.reference.tensors
+        )
+
     def judged(place: int, tap: TapJudgement) -> TapJudgement:
         side = spare.get(tap.tap)
         # The place of a call that the reference never makes is unknown.
         may_be_the_cause = bool(failed) and (side == "port" or place < failed[0])
-        if side is None or (may_be_the_cause and not is_without_effect(tap.tap, side)):
+        if side is None:
+            return tap
+        if may_be_the_cause and not (is_without_effect(tap.tap, side) or is_repeated(tap.tap, side)):
             return tap
         return TapJudgement(tap.tap, tap.path, tap.kind, None, None, f"the {side} alone makes this call")
 

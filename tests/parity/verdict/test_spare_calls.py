@@ -98,9 +98,24 @@ def test_a_call_of_the_port_alone():
     own = comparison.tap(AGAIN)
     assert (own.gap, own.status) == ("the port alone makes this call", "GAP")
     assert comparison.passed
-    # Its place among the reference's calls is unknown, so it may cause any failure.
+    # It has the result of the other call, and causes no failure.
     results.tapped["bias"] += 1.0
+    assert judged(evidence_with(absence=stated), results).status == "GAP"
+    # The place of another result among the reference's calls is unknown, so it may cause any failure.
+    results.tapped[AGAIN] += 1.0
     assert judged(evidence_with(absence=stated), results).status == "FAIL"
+    # The result of a further call that the port alone makes says nothing.
+    further = str(TapName("block", 2))
+    results.tapped[further] = results.tapped[AGAIN].clone()
+    assert judged(evidence_with(absence=stated), results).status == "FAIL"
+
+
+def test_a_call_of_the_reference_alone_with_the_result_of_another_one_may_cause_a_failure():
+    """The port may have needed its result at another place."""
+    results = once()
+    results.untapped[OUTPUT] = results.untapped[OUTPUT] + 1.0
+    results.tapped.pop(AGAIN, None)
+    assert judged(of_reference(), results).status == "FAIL"
 
 
 @pytest.mark.parametrize(("failing", "status"), [("bias", "GAP"), ("block", "GAP"), (OUTPUT, "FAIL")])
