@@ -36,6 +36,7 @@ from parity.report.schema_modules import (
 from parity.timing.roofline import WHOLE_MODEL, Rooflines
 from parity.verdict.judgement import Diagnosis, ErrorMap, MetricJudgement, RunnerJudgement, TapJudgement
 from parity.verdict.judging import PrecisionJudgement
+from parity.verdict.refuted import without_refuted
 from parity.verdict.row_errors import RowErrors
 from parity.verdict.rule import Verdict
 
@@ -85,7 +86,7 @@ def _case_report(
         labels_digests=description.labels_digests,
         batches=tuple(BatchReport(**batch.model_dump(exclude={"further"})) for batch in description.batches),
         counts=description.counts,
-        precisions=tuple(precision_report(judgement) for judgement in judgements),
+        precisions=tuple(precision_report(judgement) for judgement in without_refuted(judgements)),
         streams=tuple(streams),
     )
 

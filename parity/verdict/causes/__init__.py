@@ -4,6 +4,6 @@ Each is a change of one operation or one argument of the module: another epsilon
 operand. A change is a cause if the changed module gives the port's result within the limit.
 """
 
-from parity.verdict.causes.search import OtherResult, Run, cause
+from parity.verdict.causes.search import FITS, OtherResult, Run, cause
 
-__all__ = ["OtherResult", "Run", "cause"]
+__all__ = ["FITS", "OtherResult", "Run", "cause"]

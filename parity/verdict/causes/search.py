@@ -22,6 +22,8 @@ from parity.verdict.causes.operations import SHIFTED, Change, DoesNotFit, Operat
 from parity.verdict.distances import Oracle
 from parity.verdict.patterns import FailedTensor
 
+FITS = "fits the reference "
+"""Begins the text of a cause."""
 MOST_TRIALS = 500
 """Largest number of runs of the module."""
 _LIBRARIES = frozenset({"torch", "parity"})
@@ -111,7 +113,7 @@ def cause(
             continue
         if not any(other.contradicts(trial.key) for other in others):
             best, text = fit, trial.text
-    return f"fits the reference {text}" if text else ""
+    return f"{FITS}{text}" if text else ""
 
 
 @dataclass(frozen=True)
