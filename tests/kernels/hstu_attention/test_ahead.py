@@ -296,6 +296,9 @@ def test_heads_of_other_sizes_are_refused(dim, monkeypatch):
     assert "heads side by side, of 16, 32, 64 or 128" in ahead.refusal(Call(x, x, x, x, 4, PLAIN))
     x = torch.zeros(4, 2, 64, dtype=torch.bfloat16)
     assert ahead.refusal(Call(x, x, x, x, 4, PLAIN)) == ""
+    # No row is longer than all of them together.
+    assert ahead.refusal(Call(x, x, x, x, 4_194_177, PLAIN)) == ""
+    x = torch.empty(4_194_177, 1, 16, dtype=torch.bfloat16)
     assert "sequences of up to 4194176 rows" in ahead.refusal(Call(x, x, x, x, 4_194_177, PLAIN))
 
 
