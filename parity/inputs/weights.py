@@ -73,6 +73,7 @@ def case_weights(
     elif case.initial == "own":
         weights, source = own_weights(model), "the model's own"
     else:
+        # Scales may follow the schemes, which the case without quantisation does not have.
         scale, buffer = (functools.partial(values, case) for values in (scale_of, buffer_of))
         weights, source = initial_weights(model, plain.seed, scale, buffer), f"initial, seed {plain.seed}"
     if not needs_scales:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -27,7 +28,7 @@ from parity.verdict.rule import Verdict
 
 NO_CAUSE = "the search for a cause ended with an error of this suite's: "
 MOST_OTHERS = 4
-"""Largest numbers of other calls of a module, and of other results of a call, that a cause must hold in."""
+"""Largest numbers of other calls, other results of a call, and right outputs that a cause must hold in."""
 
 
 def explain_tap(
@@ -191,9 +192,10 @@ def explain_between(evidence: Evidence, results: Results, comparison: Comparison
 
     def search() -> str:
         try:
+            right_outputs = itertools.islice(_right_outputs(evidence, results, comparison), MOST_OTHERS)
             others = [
                 OtherResult(functools.partial(rerun.until, output), rerun.inputs(), result, is_changeable)
-                for output, result in _right_outputs(evidence, results, comparison)
+                for output, result in right_outputs
             ]
             return cause(
                 functools.partial(rerun.until, target), rerun.inputs(), failed, is_changeable, others
@@ -245,17 +247,13 @@ def _wrong_output(
 def _right_outputs(
     evidence: Evidence, results: Results, comparison: Comparison
 ) -> Iterator[tuple[str, FailedTensor]]:
-    """The first outputs of the model that are right, by their taps. No cause makes them wrong."""
-    found = 0
+    """The outputs of the model that are right, by their taps. No cause makes them wrong."""
     for tap in comparison.taps:
-        if found == MOST_OTHERS:
-            return
         if tap.kind == MODEL_OUTPUT and tap.passed and tap.accumulated is not None:
             truth = evidence.truth_inside(tap.tap, tap.accumulated.bound)
             port = results.untapped.get(tap.tap)
             result = _failed_tensor(evidence, truth, port, tap.tap, tap.accumulated, may_pass=True)
             if result is not None:
-                found += 1
                 yield tap.tap, result
 
 
