@@ -5,7 +5,9 @@ import pytest
 import torch
 
 import parity
+from cases.shipped import load_case
 from parity.base.precision import PRECISIONS
+from parity.in_process import CleanRun
 
 EPSILON = 1e-8
 
@@ -144,6 +146,21 @@ def test_a_port_may_round_ties_of_codes_that_share_a_byte_otherwise(precision):
     result = parity.compare(Lookup(), lambda dtype: LookupPort(15.0), inputs, (precision,))
     assert not result.passed
     assert "FAIL at quantise" in str(result)
+
+
+def test_the_choices_of_many_tables_in_bytes_are_found():
+    """A search tries a bounded number of values. A step of 0 lies behind hundreds of codes near ties."""
+    case = load_case("dlrm_tiny_quantised").with_sizes(
+        {
+            "model.quantised": {"emb_l": "int4_rows"},
+            "model.arch_sparse_feature_size": 4,
+            "model.arch_mlp_bot": "9-4",
+            "model.arch_mlp_top": "5-1",
+            "model.arch_embedding_size": [49, 72, 60, 80, 42],
+        }
+    )
+    comparison = CleanRun(case, PRECISIONS["fp16"]).judge("tripy")
+    assert comparison.passed, comparison.diagnosis.text
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])

@@ -1,8 +1,8 @@
 """The port's choices, as integers of several of them show them, such as a byte that packs two codes.
 
-Only integers that are not the oracle's are unpacked. All values of their choices are put through the code
-together, and the nearest ones that give the port's integer are taken. Where two are equally near, as in a
-sum, the integer shows none of them.
+An integer that is the oracle's shows the oracle's choices. For another one, all values of its choices are put
+through the code together, and the nearest ones that give the port's integer are taken. Where two are equally
+near, as in a sum, the integer shows none of them.
 """
 
 from __future__ import annotations
@@ -32,17 +32,26 @@ def unpack(recorded: Choices, links: Mapping[str, Link], port: Mapping[str, torc
     found: Prescribed = {}
     for name, link in links.items():
         several = (link.labels >= 0).sum(0) > 1
-        differs = several & (link.tensor.cpu().to(torch.float64) != port[name].to(torch.float64))
-        if differs.any() and _is_small(recorded, link):
-            _unpack_one(recorded, link, port[name], differs, found)
+        if not several.any() or any(recorded.choices[number].operation in RANKING for number in link.numbers):
+            continue
+        differs = link.tensor.cpu().to(torch.float64) != port[name].to(torch.float64)
+        _take_own(recorded, link, several & ~differs, found)
+        if (several & differs).any() and _is_small(recorded, link):
+            _unpack_one(recorded, link, port[name], several & differs, found)
     return found
+
+
+def _take_own(recorded: Choices, link: Link, equal: torch.Tensor, found: Prescribed) -> None:
+    """Add the oracle's choices under the elements of one result that equal the port's."""
+    for number in link.numbers:
+        here, element = _elements(recorded, number, link)
+        _, mask = found.setdefault(number, unshown(recorded.choices[number]))
+        mask.view(-1)[element[equal.expand(here.shape)[here]]] = True
 
 
 def _is_small(recorded: Choices, link: Link) -> bool:
     """Whether all values of the choices together can be tried."""
     choices = [recorded.choices[number] for number in link.numbers]
-    if any(choice.operation in RANKING for choice in choices):
-        return False
     trials = max(map(count, choices)) ** len(link.labels)
     return trials * (link.tensor.numel() + sum(choice.value.numel() for choice in choices)) <= MOST_VALUES
 

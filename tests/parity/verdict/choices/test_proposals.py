@@ -182,10 +182,9 @@ def shared_item(x):
     return torch.round(4 * x[0]) + 10 * x[:3].argmax()
 
 
-# As above. An integer holds several choices: it shows them where it is not the oracle's. The second byte is
-# of one code.
+# As above. An integer holds several choices, and shows them. The second byte is of one code.
 PACKED = {
-    "the oracle's bytes": (nibbles, [0.3, 0.7, 0.55], [49, 2], {0: [None, None, 2]}),
+    "the oracle's bytes": (nibbles, [0.3, 0.7, 0.55], [49, 2], {0: [1, 3, 2]}),
     "the lower code": (nibbles, [0.3, 0.7, 0.55], [50, 2], {0: [2, 3, 2]}),
     "the upper code": (nibbles, [0.3, 0.7, 0.55], [33, 2], {0: [1, 2, 2]}),
     "both codes": (nibbles, [0.3, 0.7, 0.55], [66, 2], {0: [2, 4, 2]}),
@@ -193,7 +192,7 @@ PACKED = {
     # Codes of 16 and 17 are clamped to the same 15.
     "a clamped code": (nibbles, [3.6, 0.7, 0.5], [63, 2], {0: [15, 3, 2]}),
     "a code too far": (nibbles, [0.3, 0.7, 0.55], [53, 2], {0: [None, None, 2]}),
-    "a bit of padding": (nibbles, [0.3, 0.7, 0.55], [49, 18], {}),
+    "a bit of padding": (nibbles, [0.3, 0.7, 0.55], [49, 18], {0: [1, 3, None]}),
     "one bit": (bits, [0.6, 0.7, 0.1], [7], {0: [True, True, True]}),
     "two bits": (bits, [0.6, 0.7, 0.1], [4], {0: [False, False, True]}),
     "no bits": (bits, [0.6, 0.7, 0.1], [8], {}),
