@@ -86,6 +86,20 @@ def same_arguments(evidence: Evidence, results: Results) -> Callable[[str, Recei
     return is_same
 
 
+def is_received(evidence: Evidence, results: Results, tap: str) -> bool:
+    """Whether a call of both sides receives a result of the reference, which the port has there, too."""
+    for call, received in evidence.reference.arguments.items():
+        port = results.received.arguments.get(call)
+        if port is None or all(own.origin != tap for own in received.arguments):
+            continue
+        judge = ArgumentJudge(evidence, results, call, received, True, lambda tensor: None, Tolerated())
+        for name, theirs, ours in paired(received, port):
+            is_tensor = theirs is not None and theirs.origin == tap and ours is not None and ours.tensor
+            if is_tensor and judge.difference(name, theirs, ours) is None:
+                return True
+    return False
+
+
 _View = TypeVar("_View", bound=View)
 
 

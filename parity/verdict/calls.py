@@ -11,7 +11,7 @@ import torch
 from parity.capture.captures import ModuleCall
 from parity.capture.names import TapName
 from parity.case.pairing import ABSENT
-from parity.verdict.arguments import other_form
+from parity.verdict.arguments import is_received, other_form
 from parity.verdict.evidence import Evidence, Results, shape_of
 from parity.verdict.judgement import MODEL_OUTPUT, TapJudgement
 
@@ -116,13 +116,17 @@ def without_spare_calls(
             if other in evidence.reference.tensors
         )
 
+    def gives_nothing(tap: str, side: str) -> bool:
+        is_made = side == "reference" and is_received(evidence, results, tap)
+        return is_made or is_without_effect(tap, side) or is_repeated(tap, side)
+
     def judged(place: int, tap: TapJudgement) -> TapJudgement:
         side = spare.get(tap.tap)
         # The place of a call that the reference never makes is unknown.
         may_be_the_cause = bool(failed) and (side == "port" or place < failed[0])
         if side is None:
             return tap
-        if may_be_the_cause and not (is_without_effect(tap.tap, side) or is_repeated(tap.tap, side)):
+        if may_be_the_cause and not gives_nothing(tap.tap, side):
             return tap
         return TapJudgement(tap.tap, tap.path, tap.kind, None, None, f"the {side} alone makes this call")
 
