@@ -250,6 +250,12 @@ def _coarser(failed: FailedTensor) -> Iterator[str]:
         return
     port, oracle = (torch.from_numpy(values[failed.counted]) for values in (failed.port, failed.oracle))
     for name, coarser in COARSER.items():
+        # Whole numbers are values of every type.
+        if _is_whole(port) and not _is_whole(oracle.to(coarser)):
+            # Rounding to an integer, of any kind, moves a number by less than 1.
+            if len(port.unique()) > 1 and float((port - oracle).abs().max()) < 1.0:
+                yield "holds only whole numbers: rounded or divided as integers on the way"
+            return
         is_coarser = torch.finfo(coarser).eps > torch.finfo(failed.dtype).eps
         port_is_coarse, oracle_is_coarse = (
             torch.equal(values.to(coarser).double(), values) for values in (port, oracle)
@@ -260,6 +266,10 @@ def _coarser(failed: FailedTensor) -> Iterator[str]:
         if is_coarser and is_near and port_is_coarse and not oracle_is_coarse:
             yield f"holds only {name} values: rounded to {name} on the way"
             return
+
+
+def _is_whole(values: torch.Tensor) -> bool:
+    return torch.equal(values.round(), values)
 
 
 def _where(failed: FailedTensor) -> Iterator[str]:

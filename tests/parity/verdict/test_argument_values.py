@@ -262,6 +262,15 @@ def test_an_error_of_the_norm_alone_has_no_elements():
     assert found.explanation[0].startswith("equals the oracle times (1 + 1e-06)")
 
 
+def test_the_room_for_chance_of_few_rows_hides_no_wrong_element_and_fits_no_cause():
+    """One row carries the norm."""
+    hours = 5.0 * ORACLE.abs()
+    hours[0, 0] *= 8.0
+    found = difference(hours.half(), hours.floor().half(), oracle=hours, precision="fp16")
+    assert found.text == "47 of 48 elements"
+    assert found.explanation[0].startswith("holds only whole numbers")
+
+
 @pytest.mark.parametrize(
     "oracle", [capture(), capture((CALL, {"y": X.double()})), capture((CALL, {"x": X[None].double()}))]
 )

@@ -283,6 +283,20 @@ def test_the_coarsest_type_that_holds_all_values_is_told():
         ]
 
 
+@pytest.mark.parametrize("rounded", [np.floor, np.trunc, np.round])
+def test_whole_numbers_are_values_of_every_type_and_told_as_such(rounded):
+    oracle = 5.0 * normal(4, 6)
+    words = "holds only whole numbers: rounded or divided as integers on the way"
+    assert explained(oracle, rounded(oracle))[0] == words
+    assert not any("holds only" in text for text in explained(oracle, rounded(oracle) + 2.0))
+
+
+def test_numbers_that_a_coarser_type_makes_whole_are_told_by_the_type():
+    oracle = 300.0 + 50.0 * np.abs(normal(4, 6))
+    coarse = torch.from_numpy(oracle).bfloat16().double().numpy()
+    assert explained(oracle, coarse) == ["holds only bfloat16 values: rounded to bfloat16 on the way"]
+
+
 def test_constants_far_from_the_oracle_are_not_rounded_on_the_way():
     oracle = normal(4, 6)
     assert not any("holds only" in text for text in explained(oracle, np.full((4, 6), -10.0)))
