@@ -25,6 +25,7 @@ import onnx_ir.tape
 import torch
 from onnxscript import optimizer
 
+from parity.base.errors import UserError
 from parity.base.precision import Precision
 from parity.base.real_numbers import in_real, with_numbers_in
 from parity.base.trees import dotted, leaves, map_tree
@@ -47,6 +48,8 @@ IR_VERSION = 10
 _MODEL = "model"
 # torch.export makes sizes of 0 and 1 constants. With so many rows every table has indices.
 _TRACED_ROWS = 32
+# A case may refuse one of these numbers, such as the length of a sequence.
+_NUMBERS_OF_ROWS = range(_TRACED_ROWS, _TRACED_ROWS + 8)
 
 
 class NotSeparable(ValueError):
@@ -178,10 +181,20 @@ def _sizes_needed(results: list[ir.Value], arguments: set[ir.Value]) -> list[str
 
 
 def traced_batch(case: Case) -> Mapping[str, np.ndarray]:
-    """The typical batch, with as many rows as a trace needs; of a pair of live models its only batch."""
+    """The typical batch, with as many rows as a trace needs; of a pair of live models its only batch.
+
+    Raises:
+        UserError: The case refuses every such number of rows; its words for the first one.
+    """
     if isinstance(case, ModelPair):
         return make_inputs(case).typical.arrays
-    return make_inputs(case.with_overrides(batch_size=_TRACED_ROWS)).typical.arrays
+    refusals = []
+    for rows in _NUMBERS_OF_ROWS:
+        try:
+            return make_inputs(case.with_overrides(batch_size=rows)).typical.arrays
+        except UserError as refusal:
+            refusals.append(refusal)
+    raise refusals[0]
 
 
 def export(

@@ -11,14 +11,18 @@ import onnx_ir as ir
 from onnx import checker, helper
 
 import parity
+from cases.shipped import load_case
+from parity.base.errors import UserError
 from parity.base.precision import PRECISIONS
 from parity.capture.captures import argument_keys
 from parity.capture.torch_hooks import tapped
+from parity.inputs.arrays import make_inputs
 from parity.runners import make_runner
 from parity.runners.onnx.export import (
     NotSeparable,
     module_of,
     save_model,
+    traced_batch,
 )
 from tests.parity.hidden_gpu import without_gpu
 from tests.parity.onnx_setup import setup
@@ -213,3 +217,22 @@ def test_small_constants_stay(name):
     expected = Small()(torch.from_numpy(x).to(PRECISIONS[name].dtype))
     for result, right in zip(results, expected, strict=True):
         torch.testing.assert_close(result, right, rtol=1e-6, atol=0.0)
+
+
+def test_a_sequence_as_long_as_the_batch_has_another_batch():
+    case = load_case("hstu_tiny")
+    case = case.with_sizes({"model.max_sequence_len": 32 - case.model.max_output_len})
+    with pytest.raises(UserError, match="padded length: 32 is also the size of the batch"):
+        make_inputs(case.with_overrides(batch_size=32))
+    assert case.batch_size_of(traced_batch(case)) == 33
+
+
+def test_a_case_that_no_number_of_rows_suits_refuses_in_its_own_words(monkeypatch):
+    case = load_case("dlrm_tiny")
+
+    def refuse(self, arrays):
+        raise UserError("rows", self.batch_size_of(arrays), "are refused", "give none")
+
+    monkeypatch.setattr(type(case), "validate", refuse)
+    with pytest.raises(UserError, match="rows: 32 are refused"):
+        traced_batch(case)
