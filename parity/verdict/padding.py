@@ -17,6 +17,7 @@ from parity.capture.arguments import Argument, Received
 from parity.capture.captures import Capture
 from parity.capture.names import TapName
 from parity.inputs.masks import bits, same_where_valid
+from parity.verdict.argument_judge import Excluded
 from parity.verdict.arguments import judge_arguments
 from parity.verdict.bound import half_of_digits
 from parity.verdict.diagnosis import all_right_alone, argument_of
@@ -64,7 +65,7 @@ def in_front_of_leak(evidence: Evidence, results: Results, leak: str, diagnosis:
     if (diagnosis.kind, diagnosis.tap) != ("check", leak):
         return diagnosis
     sides = ((evidence.reference, evidence.poisoned()), (results.received, results.received_poisoned))
-    for call, received in _calls_around(results.received_poisoned, leak).items():
+    for call, received in calls_around(results.received_poisoned, leak).items():
         for argument in received.arguments:
             reference, port = (_changes(*side, call, argument.name) for side in sides)
             if port and reference is False:
@@ -72,7 +73,7 @@ def in_front_of_leak(evidence: Evidence, results: Results, leak: str, diagnosis:
     return diagnosis
 
 
-def _calls_around(run: Capture, tap: str) -> dict[str, Received]:
+def calls_around(run: Capture, tap: str) -> dict[str, Received]:
     """The call that returns a tap, and the calls before it of the modules around, as they begin.
 
     A later call, of the same module too, receives what the tap has changed.
@@ -142,39 +143,59 @@ def through_padding(
     right = failed if diagnosis.kind == "amplification" else _right_around(taps, failed, diagnosis)
     if right is None or verdict.port.l2 <= half_of_digits(verdict.bound.unit_roundoff):
         return diagnosis
-    calls_around = _calls_around(evidence.reference, right.tap)
-    around = {call: _without_origins(received) for call, received in calls_around.items()}
+    own = calls_around(evidence.reference, right.tap)
+    around = {call: _without_origins(received) for call, received in own.items()}
 
     def counts(tensor: torch.Tensor) -> np.ndarray:
         mask = evidence.mask(tuple(tensor.shape))
         return np.ones(tensor.shape, dtype=bool) if mask is None else mask
 
-    calls = judge_arguments(
+    effect = all_right_alone(taps) if right is failed else f"{right.path} passes on its own"
+    found = wrong_in_part(
         replace(evidence, reference=replace(evidence.reference, arguments=around), valid={}),
+        results,
+        counts,
+        right.tap,
+        "padding",
+        f"{effect}, and no other difference reaches {right.path}",
+    )
+    return found or diagnosis
+
+
+def wrong_in_part(
+    evidence: Evidence, results: Results, excluded: Excluded, tap: str, part: str, effect: str
+) -> Diagnosis | None:
+    """The diagnosis of the first argument that is wrong in a part of its elements; None without one.
+
+    Args:
+        evidence: The basis of the verdicts, with the calls that are asked.
+        results: The port's results.
+        excluded: The elements that are not of the part.
+        tap: The tap that the diagnosis names.
+        part: The part, in words.
+        effect: What is known of the modules, in words.
+    """
+    calls = judge_arguments(
+        evidence,
         results,
         len(evidence.reference.tensors),
         with_floats=True,
-        excluded=counts,
+        excluded=excluded,
         tolerated=Tolerated(),
     )
     for call in calls:
         wrong = call.wrong
         if wrong is not None and wrong.kind == "value" and wrong.failed is not None:
-            text = (
-                f"{call.call} receives another {wrong.name} in its padding: {wrong.text}; "
-                f"{all_right_alone(taps) if right is failed else f'{right.path} passes on its own'}, "
-                f"and no other difference reaches {right.path}; the code of "
-                f"{call.parent or evidence.entry} makes the argument"
-            )
             return Diagnosis(
                 "between",
-                right.tap,
-                text,
+                tap,
+                f"{call.call} receives another {wrong.name} in its {part}: {wrong.text}; {effect}; "
+                f"the code of {call.parent or evidence.entry} makes the argument",
                 explanation=wrong.explanation,
                 code=call.parent,
                 argument=argument_of(call.call, wrong.name),
             )
-    return diagnosis
+    return None
 
 
 def _right_around(
