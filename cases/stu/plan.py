@@ -69,9 +69,14 @@ def plan(case: CaseConfig, forbidden_widths: set[int]) -> Iterator[PlannedBatch]
         few = min(targets, rows - 1)
         yield PlannedBatch(
             "narrow",
-            "sequences padded to fewer rows than the model has, which divide the attention's weights",
+            "sequences padded to fewer rows than the model has, which divide the attention's weights; "
+            "one with a single target in the last row, so that an append of all targets' rows would not fit",
             draw.batch(
-                _Requests((1, rows - few, 0), (few, few, 1), (_NOW, _NOW - 30 * _HOUR, _NOW + _HOUR)),
+                _Requests(
+                    (1, rows - few, 0, rows - 1),
+                    (few, few, 1, 1),
+                    (_NOW, _NOW - 30 * _HOUR, _NOW + _HOUR, _NOW + 9 * _HOUR),
+                ),
                 draw.decade_ages,
                 width,
             ),

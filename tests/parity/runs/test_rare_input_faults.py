@@ -45,7 +45,10 @@ ASKED_BY = {
     ("hstu_tiny_interleaved", "fp32"): (FULL_ROW, "padding_item_takes_the_last_category"),
     ("hstu_tiny_softmax", "fp32"): (FULL_ROW,),
     ("stu_tiny_context", "fp32"): ("silu_as_a_ratio_of_powers_in_float32",),
-    ("stu_tiny", "fp32"): ("exact_moments_of_a_query",),
+    ("stu_tiny", "fp32"): (
+        "exact_moments_of_a_query",
+        "mask_of_an_append_begins_where_all_its_rows_fit",
+    ),
     ("dlrmv3_tiny", "fp32"): ("sigmoid_of_a_task_as_a_ratio_of_powers", "exact_moments_of_a_candidate"),
     ("hstu_tiny_positional", "fp32"): ("pointwise_attention_always_activates_the_projection",),
     ("dlrm_tiny_qr", "fp32"): ("weights_enter_one_side_of_a_product_of_bags",),
