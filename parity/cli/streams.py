@@ -11,7 +11,7 @@ from rich.console import Console
 
 from parity.base.errors import UserError
 from parity.base.files import called_in
-from parity.base.precision import DEFAULT_PRECISIONS, Precision
+from parity.base.precision import DEFAULT_PRECISIONS, PRECISIONS, Precision
 from parity.case import Case, CaseReference, load_case
 from parity.cli.arguments import Arguments
 from parity.cli.output import print_line
@@ -97,9 +97,9 @@ def small_streams(reference: CaseReference, precision: str) -> tuple[StreamRepor
     from parity.studies.streaming.command import FEW_STEPS, judge_streams
 
     case = load_case(reference)
-    # One precision has a cache of the model's width, where a bias reaches its farthest position. A mistake
+    # Half precisions have a cache of the model's width, where a bias reaches its farthest position. A mistake
     # that only a capacity shows is one of positions, and shows in any precision.
-    capacity = case.streams().width if precision == "fp16" else None
+    capacity = case.streams().width if PRECISIONS[precision].is_half else None
     verdicts = judge_streams(case, (precision,), None, FEW_STEPS, capacity, case.seed)
     return tuple(verdict.report() for verdict in verdicts)
 

@@ -93,6 +93,10 @@ def _explain(truth: Truth, name: str, result: torch.Tensor, verdict: Verdict, pl
     if name in truth.streams.cached:
         wanted_BC = place.slots(truth.capacity)
         wrong_BN &= wanted_BC >= 0
+    if not wrong_BN.any():
+        # An error of many small parts: each mistake would fit, since there is no element to undo.
+        return truth.streams.origin(name)
+    if name in truth.streams.cached:
         known = truth.oracle.cached[name].double()
         known_BNX = known.reshape(*known.shape[:2], -1)
         content = _content(result_BNX, wrong_BN, wanted_BC, known_BNX, bound)

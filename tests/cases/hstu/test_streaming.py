@@ -236,6 +236,31 @@ def test_a_wrong_slot_of_one_block_is_named(short_truth, block):
     assert "off by 1" in last.explanation
 
 
+@pytest.mark.parametrize(
+    ("tensor", "origin"),
+    [
+        ("blocks.0.k", "the new positions' input, or block 0's projection"),
+        ("encoded", "the attention of block 1"),
+    ],
+)
+def test_an_error_without_a_wrong_element_is_not_explained_by_one(short_truth, tensor, origin):
+    """All elements are too large by less than one of them may be: the scale alone is beyond its limit."""
+    side = port_side()
+    append = side.append
+
+    def scaled(*arguments):
+        results = append(*arguments)
+        results[tensor] = results[tensor] * (1.0 + 8e-7)
+        return results
+
+    with mock.patch.object(side, "append", scaled):
+        *_, last = follow(short_truth, side)
+    assert last.failed == tensor
+    assert last.explanation.startswith(origin)
+    assert "slots" not in last.explanation
+    assert "as if" not in last.explanation
+
+
 def run(*arguments):
     return CliRunner().invoke(run_parity.main, ["stream", *arguments])
 

@@ -76,9 +76,11 @@ def judged(monkeypatch):
     return calls
 
 
-@pytest.mark.parametrize(("precision", "is_wide"), [("fp32", False), ("fp16", True), ("bf16", False)])
+@pytest.mark.parametrize(
+    ("precision", "is_wide"), [("fp32", False), ("tf32", False), ("fp16", True), ("bf16", True)]
+)
 def test_both_sides_of_a_case_with_streams_are_reported(judged, precision, is_wide):
-    """One precision has a cache as wide as the model."""
+    """Half precisions have a cache as wide as the model."""
     case = load_case("hstu_tiny")
     process = Process()
     good, bad = small_streams(case, precision, process)
