@@ -72,7 +72,7 @@ def plan(case: CaseConfig, forbidden_widths: set[int]) -> Iterator[PlannedBatch]
             "sequences padded to fewer rows than the model has, which divide the attention's weights; "
             "one with a single target in the last row, so that an append of all targets' rows would not fit",
             draw.batch(
-                _Requests((rows - 1, rows - few, 0), (1, few, 1), (_NOW, _NOW - 30 * _HOUR, _NOW + _HOUR)),
+                _Requests((0, rows - few, rows - 1), (1, few, 1), (_NOW + _HOUR, _NOW - 30 * _HOUR, _NOW)),
                 draw.decade_ages,
                 width,
             ),
