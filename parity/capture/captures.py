@@ -178,6 +178,11 @@ class Capture:
             },
         )
 
+    def keep_new_forms(self, known: int) -> None:
+        """Drop calls behind the first `known` ones with the form of one of these, arguments and results."""
+        forms = {_form(call) for call in self.calls[:known]}
+        self.calls[known:] = [call for call in self.calls[known:] if _form(call) not in forms]
+
     def add_appending(self, appending: Capture) -> None:
         """Add the calls of a run that appends an item, without repetitions of this run's calls."""
         known = {_identity(call) for call in self.calls}
@@ -208,6 +213,11 @@ class Capture:
 
 def _identity(call: ModuleCall) -> tuple[str, str, str]:
     return call.path, repr(call.args), repr(call.kwargs)
+
+
+def _form(call: ModuleCall) -> tuple[str, str, frozenset[str], tuple[str, ...]]:
+    arguments = frozenset(argument_keys(call.args, call.kwargs))
+    return call.path, call.method, arguments, tuple(TapName.parse(tap).output for tap in call.outputs)
 
 
 def tensor_leaves(result: Any, is_tensor: Callable[[Any], bool]) -> Iterator[tuple[str, Any]]:

@@ -2,7 +2,8 @@
 
 One forward over a padded batch makes the cache (no suffix); another one appends (`@1`): one item a row to
 research HSTU, all targets to the STU. A block needs the cached keys and values, not the cached queries, and
-reads the whole sequence only where it returns it.
+reads the whole sequence only where it returns it. An append of research HSTU that another one follows returns
+the cache as well (`@2`), so that it moves all of it.
 
 Legend: as in `hstu` and `stu`.
 """
@@ -36,14 +37,18 @@ def hstu_appending_work(config: HSTUConfig, shapes: Shapes, item: int) -> dict[s
         works |= modules | {path: _returning(modules[path], cached)}
         blocks.append(_appended_block(config, b, inner, item))
         works |= {f"{path}{part}@1": work for part, work in blocks[-1].items()}
+        works[f"{path}@2"] = _returning(blocks[-1][""], cached, item * b * inner * hk)
     outputs = item * b * inner * d
     # The stack's result differs from the last block's: its padded rows are zero.
-    works["_hstu"] = _returning(forward["_hstu"], config.num_blocks * (cached + outputs))
+    states = config.num_blocks * (cached + outputs)
+    works["_hstu"] = _returning(forward["_hstu"], states)
     # Keys and values of each block's cache, and the last block's sequence.
     cache = config.num_blocks * item * b * inner * (hk + hv) + outputs
     entering = item * b * d + 2 * INDEX * b + INDEX * b * inner + item * min(b, inner) * inner
     whole = around(*(parts[""] for parts in blocks), inputs=entering + cache, outputs=outputs)
-    return works | {"_hstu@1": whole}
+    # The queries of each block's cache, and the sequences of all blocks but the last.
+    others = config.num_blocks * item * b * inner * hk + (config.num_blocks - 1) * outputs
+    return works | {"_hstu@1": whole, "_hstu@2": _returning(whole, states, others)}
 
 
 def _appended_block(config: HSTUConfig, b: int, p: int, item: int) -> dict[str, Work]:
@@ -117,6 +122,6 @@ def _twice(forward: Mapping[str, Work], paths: Iterable[str]) -> dict[str, Work]
     return alike | {f"{tap}@1": work for tap, work in alike.items()}
 
 
-def _returning(work: Work, cached: int) -> Work:
-    """The same work, with a returned cache."""
-    return replace(work, output_bytes=work.output_bytes + cached)
+def _returning(work: Work, cached: int, received: int = 0) -> Work:
+    """The same work, with bytes of a returned cache, and with bytes received for it alone."""
+    return replace(work, input_bytes=work.input_bytes + received, output_bytes=work.output_bytes + cached)

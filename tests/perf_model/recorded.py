@@ -93,9 +93,15 @@ def record(case: CaseConfig, appending: bool = False) -> Recorded:
         with FlopCounterMode(display=False) as counter:
             getattr(model, loaded.entry)(**arguments)
         if appending:
-            before, *_, last = (map_tree(step, _tensor) for step in loaded.incremental_arguments(arrays))
+            before, between, *_, last = (
+                map_tree(step, _tensor) for step in loaded.incremental_arguments(arrays)
+            )
             with tapped(model, record_calls=True, capture=capture.beside()) as appended:
-                loaded.extend(model, cache=loaded.prefill(model, **before), **last)
+                cache = loaded.prefill(model, **before)
+                loaded.extend(model, cache=cache, **last)
+                known = len(appended.calls)
+                loaded.extend(model, cache=cache, **between)
+            appended.keep_new_forms(known)
             capture.add_appending(appended)
     shapes = {name: array.shape for name, array in arrays.items()}
     return Recorded(case, model, capture, shapes, counter.get_total_flops())

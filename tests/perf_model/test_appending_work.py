@@ -55,8 +55,10 @@ def test_input_bytes_are_those_of_what_is_needed_of_the_tensors_that_enter(recor
     works = appending_work(recorded.case, recorded.shapes, 4)
     for tap, call in appending_calls(recorded).items():
         needed = recorded.needed(call)
-        if call.kind in BLOCKS and tap.endswith("@1"):
+        if call.kind in BLOCKS and tap.endswith(("@1", "@2")):
             entering = appended_row_bytes(recorded, needed)
+            if tap.endswith("@2"):
+                entering += bytes_of_what_returns(recorded, needed)
         else:
             entering = recorded.entering_bytes(call)
             if tap == "_stu_module@1" and needed["attn_scale"] is not None:
@@ -78,10 +80,21 @@ def appended_row_bytes(recorded: Recorded, needed: dict) -> int:
     entering = x.nbytes // positions + min(rows, positions) * mask[0].nbytes
     whole = [name for name in ("x_lengths", "all_timestamps", "delta_x_offsets") if name in needed]
     entering += sum(recorded.fetch(needed[name]).nbytes for name in whole)
-    states = needed["cache"] if isinstance(needed["cache"], list) else [needed["cache"]]
+    states = cached_states(needed)
     for v, _, k, _ in states:
         entering += recorded.fetch(v).nbytes + recorded.fetch(k).nbytes
     return entering + recorded.fetch(states[-1][3]).nbytes
+
+
+def cached_states(needed: dict) -> list:
+    return needed["cache"] if isinstance(needed["cache"], list) else [needed["cache"]]
+
+
+def bytes_of_what_returns(recorded: Recorded, needed: dict) -> int:
+    """Of the caches, what an append passes on and does not compute with."""
+    states = cached_states(needed)
+    queries = sum(recorded.fetch(q).nbytes for _, q, _, _ in states)
+    return queries + sum(recorded.fetch(outputs).nbytes for *_, outputs in states[:-1])
 
 
 def test_output_bytes_are_those_of_the_different_tensors_that_leave(recorded):
@@ -100,8 +113,8 @@ def test_weights_are_those_of_the_forward_and_of_a_bias_only_a_row(recorded):
     works = appending_work(recorded.case, recorded.shapes, 4)
     forward = case_work(recorded.case, recorded.shapes, 4)
     for tap in appending_calls(recorded):
-        expected = forward[tap.removesuffix("@1")].weight_bytes
-        if recorded.case.family == "hstu" and tap.startswith("_hstu") and tap.endswith("@1"):
+        expected = forward[tap.split("@")[0]].weight_bytes
+        if recorded.case.family == "hstu" and tap.startswith("_hstu") and "@" in tap:
             assert works[tap].weight_bytes <= expected, tap
         else:
             assert works[tap].weight_bytes == expected, tap

@@ -263,8 +263,13 @@ class TorchRunner(TorchGraphs, RecordsCalls, Appends, RangesModules, MeasuresCov
         with torch.inference_mode():
             cache = self._cache_after(before, appended[:-1])
             with tapped(self.model, record_calls=True, capture=beside) as appending:
-                self._cache_after(before, [])
+                filled = self._cache_after(before, [])
                 self._extend(cache, appended[-1])
+                known = len(appending.calls)
+                if len(appended) > 1:
+                    # It returns a state, which the last append may leave out.
+                    self._extend(filled, appended[0])
+        appending.keep_new_forms(known)
         capture.add_appending(appending)
 
     def _cache_after(self, before: dict[str, Any], appended: Sequence[dict[str, Any]]) -> Any:

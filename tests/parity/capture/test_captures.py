@@ -226,6 +226,10 @@ def test_filling_a_cache_and_appending_to_it_are_recorded_as_calls_of_their_own(
     # Then the blocks compute one row; what is called as before is not kept twice.
     assert len(appending["append:_hstu@1"].outputs) == 1
     assert "append:_embedding_module@1" not in appending
+    # An append between others returns the cache, too. Only what has this form alone is kept.
+    new = ("_hstu", "_hstu._attention_layers.0", "_hstu._attention_layers.1")
+    assert {tap for tap in appending if "@2" in tap} == {f"append:{path}@2" for path in new}
+    assert len(appending["append:_hstu@2"].outputs) == 1 + 2 * 4
     for call in appending.values():
         outputs = runner.run_call(call, capture.call_inputs, inputs.arrays)
         assert outputs.keys() == set(call.outputs)

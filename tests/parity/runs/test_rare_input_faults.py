@@ -41,7 +41,7 @@ ASKED_BY = {
     ("dlrm_tiny_fixed", "bf16"): ("padded_places_in_half",),
     ("stu_tiny_quantised", "bf16"): ("input_steps_in_half_runs",),
     ("dlrm_lecture_tiny", "fp16"): ("sigmoid_as_exp_ratio",),
-    ("hstu_tiny", "fp32"): (FULL_ROW,),
+    ("hstu_tiny", "fp32"): (FULL_ROW, "a_cache_keeps_the_queries_of_the_append_before"),
     ("hstu_tiny_interleaved", "fp32"): (FULL_ROW, "padding_item_takes_the_last_category"),
     ("hstu_tiny_softmax", "fp32"): (FULL_ROW,),
     ("stu_tiny_context", "fp32"): ("silu_as_a_ratio_of_powers_in_float32",),
