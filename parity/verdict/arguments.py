@@ -75,7 +75,7 @@ def same_arguments(evidence: Evidence, results: Results) -> Callable[[str, Recei
     """Whether a call of the reference, by name, and a call of the port receive the same arguments."""
 
     def is_same(call: str, received: Received, port: Received) -> bool:
-        judge = ArgumentJudge(evidence, results, call, received, True, lambda tensor: None, Tolerated())
+        judge = _judge_of_all(evidence, results, call, received)
         # An origin may name a call that has another number on the other side: the elements decide.
         pairs = (
             (name, theirs, replace(ours, origin="") if ours else None)
@@ -92,12 +92,17 @@ def is_received(evidence: Evidence, results: Results, tap: str) -> bool:
         port = results.received.arguments.get(call)
         if port is None or all(own.origin != tap for own in received.arguments):
             continue
-        judge = ArgumentJudge(evidence, results, call, received, True, lambda tensor: None, Tolerated())
+        judge = _judge_of_all(evidence, results, call, received)
         for name, theirs, ours in paired(received, port):
             is_tensor = theirs is not None and theirs.origin == tap and ours is not None and ours.tensor
             if is_tensor and judge.difference(name, theirs, ours) is None:
                 return True
     return False
+
+
+def _judge_of_all(evidence: Evidence, results: Results, call: str, received: Received) -> ArgumentJudge:
+    """Compares all elements of floating-point arguments, too, and tolerates no error."""
+    return ArgumentJudge(evidence, results, call, received, True, lambda tensor: None, Tolerated())
 
 
 _View = TypeVar("_View", bound=View)

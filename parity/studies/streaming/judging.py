@@ -93,18 +93,15 @@ def _explain(truth: Truth, name: str, result: torch.Tensor, verdict: Verdict, pl
     if name in truth.streams.cached:
         wanted_BC = place.slots(truth.capacity)
         wrong_BN &= wanted_BC >= 0
-    if not wrong_BN.any():
-        # An error of many small parts: each mistake would fit, since there is no element to undo.
-        return truth.streams.origin(name)
-    if name in truth.streams.cached:
         known = truth.oracle.cached[name].double()
         known_BNX = known.reshape(*known.shape[:2], -1)
         content = _content(result_BNX, wrong_BN, wanted_BC, known_BNX, bound)
         if content:
             return content
     explanations = [truth.streams.origin(name)]
-    # Integers come from the input, without arithmetic that a mistake could change.
-    if expected.is_floating_point():
+    # Integers come from the input, without arithmetic that a mistake could change. An error of many small
+    # parts has no wrong element: every mistake would fit it.
+    if expected.is_floating_point() and wrong_BN.any():
         for text, full in _mistaken_forwards(truth):
             mistaken_BNX = truth.taps(full, place)[name].double().reshape(expected_BNX.shape)
             if (mistaken_BNX - result_BNX)[wrong_BN].abs().amax() <= bound:
@@ -119,7 +116,9 @@ def _content(
     known_BNX: torch.Tensor,
     bound: float,
 ) -> str:
-    """The positions in the wrong slots of a cache, in words; empty if most slots hold no known position.
+    """The positions in the wrong slots of a cache, in words.
+
+    It is empty if no slot is wrong, or most of the wrong ones hold no known position.
 
     Args:
         result_BCX: The cached tensor.
@@ -130,6 +129,8 @@ def _content(
     """
     wrong = result_BCX[wrong_BC]
     count = len(wrong)
+    if not count:
+        return ""
     distance, nearest = torch.cdist(wrong, known_BNX.flatten(0, 1), p=torch.inf).min(1)
     row = torch.nonzero(wrong_BC)[:, 0]
     is_known = distance <= bound

@@ -34,10 +34,11 @@ def unpack(recorded: Choices, links: Mapping[str, Link], port: Mapping[str, torc
         several = (link.labels >= 0).sum(0) > 1
         if not several.any() or any(recorded.choices[number].operation in RANKING for number in link.numbers):
             continue
-        differs = link.tensor.cpu().to(torch.float64) != port[name].to(torch.float64)
-        _take_own(recorded, link, several & ~differs, found)
-        if (several & differs).any() and _is_small(recorded, link):
-            _unpack_one(recorded, link, port[name], several & differs, found)
+        equal = link.tensor.cpu().to(torch.float64) == port[name].to(torch.float64)
+        _take_own(recorded, link, several & equal, found)
+        differs = several & ~equal
+        if differs.any() and _is_small(recorded, link):
+            _unpack_one(recorded, link, port[name], differs, found)
     return found
 
 
