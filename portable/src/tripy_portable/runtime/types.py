@@ -33,6 +33,9 @@ class ScalarTypeCode(enum.Enum):
     bf16 = 11
     i4 = 12
 
+    # Members are equal to themselves alone. `Enum` hashes their names, in Python, at every look-up of a call.
+    __hash__ = object.__hash__
+
     @property
     def element(self) -> ElementType:
         """The element type of the code."""
