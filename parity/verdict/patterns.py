@@ -70,7 +70,9 @@ class FailedTensor:
     def wrong(self) -> np.ndarray:
         """Mask of the elements with an error above the limit of the largest error."""
         allowed = self.limit.largest * np.abs(self.oracle[self.counted]).max(initial=0.0)
-        return self.counted & (np.abs(self.port - self.oracle) > allowed)
+        # Elements that do not count may be infinite.
+        with np.errstate(invalid="ignore"):
+            return self.counted & (np.abs(self.port - self.oracle) > allowed)
 
 
 def explain(failed: FailedTensor) -> list[str]:
@@ -80,10 +82,12 @@ def explain(failed: FailedTensor) -> list[str]:
         return []
     if _is_mask(failed):
         return list(_mask(failed))
-    for pattern in (_factor, _transpose, _shift, _permutation, _factors, _offset, _offsets):
-        explanation = next(pattern(failed), None)
-        if explanation:
-            return [explanation]
+    # Elements that do not count may be infinite.
+    with np.errstate(invalid="ignore"):
+        for pattern in (_factor, _transpose, _shift, _permutation, _factors, _offset, _offsets):
+            explanation = next(pattern(failed), None)
+            if explanation:
+                return [explanation]
     return [*_coarser(failed), *_where(failed)]
 
 

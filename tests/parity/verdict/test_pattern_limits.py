@@ -291,6 +291,17 @@ def test_whole_numbers_are_values_of_every_type_and_told_as_such(rounded):
     assert not any("holds only" in text for text in explained(oracle, rounded(oracle) + 2.0))
 
 
+def test_rounding_to_whole_numbers_leaves_several_and_moves_none_by_1():
+    words = "holds only whole numbers: rounded or divided as integers on the way"
+    oracle = 1.0 + 0.3 * np.sin(normal(4, 6))
+    assert not any("holds only" in text for text in explained(oracle, oracle.round()))
+    oracle[:, ::2] -= 1.0
+    assert words in explained(oracle, oracle.round())
+    oracle[0, 0], port = 0.0, oracle.round()
+    port[0, 0] = 1.0
+    assert not any("holds only" in text for text in explained(oracle, port))
+
+
 def test_numbers_that_a_coarser_type_makes_whole_are_told_by_the_type():
     oracle = 300.0 + 50.0 * np.abs(normal(4, 6))
     coarse = torch.from_numpy(oracle).bfloat16().double().numpy()
@@ -323,6 +334,18 @@ def test_no_elements_and_infinite_ones_have_no_pattern():
         sides = [oracle.copy(), oracle + 1]
         sides[side][1, 2] = np.inf
         assert explained(*sides) == []
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+def test_infinite_elements_that_do_not_count_change_nothing(value):
+    """Such as the scores of padded positions, which both sides set to -infinity."""
+    oracle, counted = normal(4, 5, 6), ragged((4, 5, 6), [5, 3, 5, 2])
+    steps = np.arange(6.0)
+    for port in (oracle + steps, oracle * steps, 0.0 * oracle, np.where(oracle > 1, 2.0, oracle)):
+        sides = [np.where(counted, side, value) for side in (oracle, port)]
+        plain = [np.where(counted, side, 0.0) for side in (oracle, port)]
+        assert explained(*sides, counted) == explained(*plain, counted) != []
+        assert np.array_equal(failed(*sides, counted).wrong, failed(*plain, counted).wrong)
 
 
 def test_a_factor_within_some_limits_and_beyond_another_is_one():
