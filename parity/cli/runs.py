@@ -58,7 +58,8 @@ def run(registry: Registry, verbose: bool, **chosen: Any) -> int:
             # It imports the cases.
             request = arguments.request()
         report = pipeline.run(request, advance, judge_small_streams)
-    return _show(report, arguments.save, reports, verbose)
+    folder = arguments.save or output.new_folder(reports)
+    return _show(report, folder, verbose, is_saved=arguments.save is not None)
 
 
 @click.command(cls=Verb, example="out/")
@@ -71,7 +72,7 @@ def replay(folder: Path, verbose: bool) -> int:
     reports = output.require_reports()
     with steps() as advance:
         report = pipeline.replay(folder, output.typed(), advance)
-    return _show(report, None, reports, verbose)
+    return _show(report, output.new_folder(reports), verbose, is_saved=False)
 
 
 @click.command(cls=Verb, example="out/")
@@ -82,7 +83,6 @@ def resume(folder: Path, memory: float | None, verbose: bool) -> int:
     """Continue the saved run in FOLDER, which was interrupted."""
     from parity.execution import fork_server
 
-    reports = output.reports()
     with steps() as advance:
         fork_server.start()
         from parity import pipeline
@@ -90,22 +90,20 @@ def resume(folder: Path, memory: float | None, verbose: bool) -> int:
         from parity.execution.bounds import checked
 
         report = pipeline.resume(folder, advance, judge_small_streams, checked(memory))
-    return _show(report, folder, reports, verbose)
+    return _show(report, folder, verbose, is_saved=True)
 
 
-def _show(report: Report, saved: Path | None, reports: Path, verbose: bool) -> int:
-    """Write a report, in a new folder of `reports` unless it is saved, print it, and return the exit code."""
+def _show(report: Report, folder: Path, verbose: bool, is_saved: bool) -> int:
+    """Write a report to a folder, unless it is saved there, print it, and return the exit code."""
     from parity.report import terminal
     from parity.report.files import write_outputs
 
-    folder, problems = saved, ()
-    if folder is None:
-        folder = output.new_folder(reports)
+    problems: tuple[str, ...] = ()
+    if not is_saved:
         # The report is large and in use to the end.
         with no_collections():
             problems = write_outputs(report, folder)
-    path = folder / "report.json"
-    place = path if saved is not None else shown(path)
+    place = shown(folder / "report.json")
     with remaining(f"{place} is the report"):
         console = output.stdout()
         console.print(terminal.render(report, verbose))

@@ -7,15 +7,16 @@ from types import SimpleNamespace
 import pytest
 
 from parity import pipeline
-from parity.cli import reports, runs, studies
+from parity.cli import reports, runs, serving, studies
 from parity.studies import shrink
 from parity.studies.fault_injection import command as fault_command
 from parity.studies.movement import command as movement_command
 from parity.studies.precision_search import command as search_command
+from parity.studies.serving import command as serving_command
 from tests.parity import made_reports
 
 TINY = ("--case", "hstu_tiny")
-RESULT = SimpleNamespace(exit_code=0, report="", changes="", describe=lambda case: "")
+RESULT = SimpleNamespace(exit_code=0, report="", changes="", describe=lambda case: "", lines=lambda: [])
 
 
 @pytest.mark.parametrize(
@@ -25,6 +26,7 @@ RESULT = SimpleNamespace(exit_code=0, report="", changes="", describe=lambda cas
         (("shrink", "small", *TINY, "--precision", "fp32"), studies, "small holds the failure"),
         (("precision", *TINY, "--save", "out"), studies, "out holds the result"),
         (("self-test", *TINY, "--save", "out"), studies, "out holds all findings"),
+        (("serve", *TINY, "--save", "out"), serving, "out holds LoadGen's logs"),
         (("compare", "a", "b"), reports, "parity_reports/it holds the result"),
     ],
 )
@@ -35,6 +37,7 @@ def test_a_verb_tells_what_remains(command, monkeypatch, tmp_path, words, verb, 
         (search_command, ("run", "write", "render")),
         (fault_command, ("self_test", "render_self_test")),
         (movement_command, ("compare",)),
+        (serving_command, ("serve",)),
     ):
         for name in names:
             monkeypatch.setattr(module, name, lambda *_: RESULT)
