@@ -10,6 +10,8 @@ from parity.base.precision import PRECISIONS
 from parity.capture.captures import Capture, ModuleCall
 from parity.verdict import argument_judge
 from parity.verdict.arguments import judge_arguments
+from parity.verdict.bound import bound_for
+from parity.verdict.distances import Distance
 from parity.verdict.evidence import Evidence, Results
 from parity.verdict.tolerance import Tolerated
 from tests.parity.verdict.received_calls import capture, tensor
@@ -269,6 +271,13 @@ def test_the_room_for_chance_of_few_rows_hides_no_wrong_element_and_fits_no_caus
     found = difference(hours.half(), hours.floor().half(), oracle=hours, precision="fp16")
     assert found.text == "47 of 48 elements"
     assert found.explanation[0].startswith("holds only whole numbers")
+
+
+def test_words_of_a_large_error_have_the_limit_of_one_row():
+    """Of a right reference, it is the floor, and the share of constants in a scale error."""
+    floor = bound_for(PRECISIONS["fp32"], 8).floor
+    found = difference(X, 1.5 * X, oracle=X.double())
+    assert found.failed.limit == Distance(floor, floor, pytest.approx(math.hypot(floor, floor / 2)))
 
 
 @pytest.mark.parametrize(

@@ -208,6 +208,18 @@ def test_an_integer_of_several_choices_shows_those_that_give_it(name):
     assert proposed(at(model), wide(numbers), {"at": port})[0] == expected
 
 
+@pytest.mark.parametrize(("odd", "port", "last"), [(0, [50, 2], 2), (1, [50, 3], 3), (0, [50, 3], None)])
+def test_results_that_share_a_choice_beside_packed_ones_must_agree_on_it(odd, port, last):
+    """The last code alone is in a byte, and whether it is odd in a result before."""
+
+    def model(x):
+        codes = F.pad(torch.round(4 * x).clamp(0, 15), (0, 1))
+        return {"odd": codes[2:3] % 2, "at": (codes[0::2] + 16 * codes[1::2]).to(torch.uint8)}
+
+    shown, _ = proposed(model, wide([0.3, 0.7, 0.55]), {"odd": [odd], "at": port})
+    assert shown == {0: [2, 3, last]}
+
+
 def test_more_choices_than_a_byte_has_bits_are_not_searched():
     def summed(count):
         return at(
