@@ -80,6 +80,28 @@ def test_a_module_that_is_right_alone_with_another_shape_is_judged_alone():
     assert compare(*other_shape()).tap("block").isolated.passed
 
 
+def test_an_argument_of_another_shape_with_other_values_is_wrong_where_its_module_is_right_alone():
+    evidence, results = other_shape()
+    results.received.call_inputs["mask"] = torch.ones(1, 3)
+    results.tapped["block"] = 3 * TENSORS["block"]
+    diagnosis = compare(evidence, results).diagnosis
+    assert (diagnosis.kind, diagnosis.argument) == ("between", "block(mask)")
+
+
+def test_a_joined_call_that_is_wrong_alone_with_another_shape_is_judged_by_the_results_behind_it():
+    """The reference calls the module twice."""
+    _, results = other_shape(block=3 * TENSORS["block"])
+    evidence = of_reference()
+    evidence.reference.call_inputs = {"mask": torch.zeros(2, 3)}
+    evidence.reference.arguments = results.received.arguments
+    results.isolated[AGAIN] = TENSORS["block"].clone()
+    for part in (results.tapped, results.poisoned):
+        part["block"] = torch.cat([TENSORS["block"]] * 2)
+    comparison = compare(evidence, results)
+    assert comparison.without_partner == {"block": "the port calls block once, the reference 2 times"}
+    assert (comparison.tap("block").status, comparison.passed) == ("GAP", True)
+
+
 def test_a_module_that_is_wrong_alone_and_has_no_verdict_inside_fails():
     evidence, results = other_shape()
     results.isolated["append:block"] = 3 * TENSORS["append:block"]
