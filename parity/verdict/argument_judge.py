@@ -13,7 +13,6 @@ import torch
 from parity.base.precision import dtype_name
 from parity.capture.arguments import Argument, Received
 from parity.capture.names import TapName
-from parity.verdict.bound import half_of_digits
 from parity.verdict.distances import Distance
 from parity.verdict.elements import is_integer
 from parity.verdict.evidence import Evidence, Results, is_regrouped, like
@@ -199,8 +198,7 @@ class ArgumentJudge:
         # Infinite elements are equal here; their differences are not defined.
         exact, ours = (np.where(finite, values, 0.0) for values in (oracle.double().numpy(), ours))
         # Few rows give chance much room: causes would fit in it, and wrong elements would be right.
-        is_large = verdict.port.l2 > half_of_digits(verdict.bound.unit_roundoff)
-        limit = verdict.bound.limit(verdict.reference, 1.0) if is_large else verdict.limit
+        limit = verdict.bound.limit(verdict.reference, 1.0) if verdict.loses_half_of_digits else verdict.limit
         failed = FailedTensor(exact, ours, counted, limit, axes, port.dtype)
         return failed, failed.wrong
 

@@ -9,7 +9,6 @@ import numpy as np
 
 from parity.capture.names import Phase, TapName
 from parity.case.pairing import UNKNOWN
-from parity.verdict.bound import half_of_digits
 from parity.verdict.elements import EQUAL_VALUES, NO_VERDICT, RAISES
 from parity.verdict.judgement import (
     MODEL_OUTPUT,
@@ -217,13 +216,12 @@ def _failed_inside(
     source = tolerated.behind(tap.tap).source
     carried = f"; the error that the case tolerates at {source} may be its cause" if source else ""
     growth = f"{factor:.3g} times its own error" if factor else "its own error is zero"
-    is_large = verdict.port.l2 > half_of_digits(verdict.bound.unit_roundoff)
     doubt = "; rounding is rarely the cause of so large an error: look at what the module receives"
     return Diagnosis(
         "amplification",
         tap.tap,
         f"{all_right_alone(taps)}; the error that reaches {tap.path} exceeds its limit: {growth}"
-        f"{carried}{doubt if is_large else ''}{unknown}",
+        f"{carried}{doubt if verdict.loses_half_of_digits else ''}{unknown}",
         factor,
     )
 

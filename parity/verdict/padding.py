@@ -19,7 +19,6 @@ from parity.capture.names import TapName
 from parity.inputs.masks import bits, same_where_valid
 from parity.verdict.argument_judge import Excluded
 from parity.verdict.arguments import judge_arguments
-from parity.verdict.bound import half_of_digits
 from parity.verdict.diagnosis import all_right_alone, argument_of
 from parity.verdict.evidence import Evidence, Results
 from parity.verdict.judgement import Diagnosis, TapJudgement
@@ -141,7 +140,7 @@ def through_padding(
         return diagnosis
     verdict = failed.accumulated
     right = failed if diagnosis.kind == "amplification" else _right_around(taps, failed, diagnosis)
-    if right is None or verdict.port.l2 <= half_of_digits(verdict.bound.unit_roundoff):
+    if right is None or not verdict.loses_half_of_digits:
         return diagnosis
     own = calls_around(evidence.reference, right.tap)
     around = {call: _without_origins(received) for call, received in own.items()}

@@ -86,7 +86,7 @@ import torch
 
 from parity.base.precision import Precision
 from parity.inputs.masks import same_where_valid
-from parity.verdict.bound import Bound, bound_for
+from parity.verdict.bound import Bound, bound_for, half_of_digits
 from parity.verdict.distances import Distance
 from parity.verdict.elements import (
     Element,
@@ -142,6 +142,11 @@ class Verdict:
     @property
     def passed(self) -> bool:
         return self.status == "PASS"
+
+    @property
+    def loses_half_of_digits(self) -> bool:
+        """Whether the error is larger than rounding explains, or has no number; see `half_of_digits`."""
+        return not self.port.l2 <= half_of_digits(self.bound.unit_roundoff)
 
     @property
     def margin(self) -> float:

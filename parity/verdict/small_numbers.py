@@ -31,9 +31,9 @@ def among_small_numbers(
     failed = next((tap for tap in taps if tap.tap == diagnosis.tap), None)
     if diagnosis.kind != "amplification" or failed is None or failed.accumulated is None:
         return diagnosis
-    share = half_of_digits(failed.accumulated.bound.unit_roundoff)
-    if failed.accumulated.port.l2 <= share:
+    if not failed.accumulated.loses_half_of_digits:
         return diagnosis
+    share = half_of_digits(failed.accumulated.bound.unit_roundoff)
 
     def large(tensor: torch.Tensor) -> np.ndarray:
         sizes = np.abs(tensor.to(torch.float64).numpy())

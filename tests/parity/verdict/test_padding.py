@@ -2,7 +2,6 @@
 
 import functools
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,10 +9,12 @@ import torch
 from parity.base.precision import PRECISIONS
 from parity.in_process import CleanRun
 from parity.runners.torch.eager import TorchRunner
-from parity.verdict.bound import half_of_digits
+from parity.verdict.bound import bound_for, half_of_digits
 from parity.verdict.comparison import compare
+from parity.verdict.distances import Distance
 from parity.verdict.judgement import Diagnosis, TapJudgement
 from parity.verdict.padding import first_padding_leak, through_padding
+from parity.verdict.rule import failure
 from tests.parity.comparisons import FP32, evidence_with, normal, results_with
 from tests.parity.comparisons import N as LENGTH
 from tests.parity.judgements import tap, verdict
@@ -78,10 +79,10 @@ def carried(calls, error=1.0, **origins):
     )
     evidence, results = evidence_with(), results_with(received=port)
     evidence.reference.arguments, evidence.reference.call_inputs = reference.arguments, reference.call_inputs
-    verdict = SimpleNamespace(
-        passed=False, port=SimpleNamespace(l2=error), bound=SimpleNamespace(unit_roundoff=FP32.unit_roundoff)
-    )
-    tap = TapJudgement(AMPLIFIED.tap, "block.inner", "Module", None if error is None else verdict, None)
+    amplified = None
+    if error is not None:
+        amplified = replace(failure("larger", bound_for(FP32, 1)), port=Distance(error, error, 0.0))
+    tap = TapJudgement(AMPLIFIED.tap, "block.inner", "Module", amplified, None)
     return through_padding(evidence, results, [tap], AMPLIFIED)
 
 

@@ -1,6 +1,7 @@
 """The verdict rule: it accepts and refuses by its bound, which follows from its derivation."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from parity.base.precision import PRECISIONS
 from parity.verdict.bound import ROUNDINGS_PER_OPERATION, bound_for
 from parity.verdict.distances import Distance, Oracle, carrying_rows, largest_absolute
 from parity.verdict.elements import EQUAL_VALUES
-from parity.verdict.rule import judge
+from parity.verdict.rule import failure, judge
 from parity.verdict.sensitivity import INSENSITIVE_ABOVE, Rows, min_detectable_error, why_by_nature
 
 FP32, FP16, BF16 = PRECISIONS["fp32"], PRECISIONS["fp16"], PRECISIONS["bf16"]
@@ -346,6 +347,12 @@ def test_a_verdict_counts_its_rows_and_those_that_carry_the_result():
     assert (verdict.rows.first, verdict.rows.most) == (5, 5)
     assert verdict.rows.carrying == pytest.approx(5)
     assert verdict.row_errors.rows == 5
+
+
+@pytest.mark.parametrize("error", [0.0, 2.0**-12, math.nextafter(2.0**-12, 1.0), math.inf, math.nan])
+def test_an_error_beyond_half_of_the_digits_or_without_a_number_is_rarely_rounding(error):
+    own = replace(failure("larger", bound_for(FP32, 1)), port=Distance(error, error, 0.0))
+    assert own.loses_half_of_digits == (error not in (0.0, 2.0**-12))
 
 
 def test_scalars_have_an_empty_index():
