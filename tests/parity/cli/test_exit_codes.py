@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -90,7 +91,8 @@ def test_a_run_shows_every_module_if_asked(command, stub, verb):
     assert len(verbose.out.splitlines()) > len(plain.out.splitlines())
 
 
-def test_a_run_gets_the_request_and_writes_where_it_saves(command, stub):
+def test_a_run_gets_the_request_and_writes_where_it_saves(command, stub, folder):
+    """The pipeline writes there, and the verb nothing."""
     calls = stub(pipeline, "run", report(0))
     ended = command("run", *TINY, "--save", "out")
     ((request, advance, small_streams),) = calls
@@ -98,6 +100,7 @@ def test_a_run_gets_the_request_and_writes_where_it_saves(command, stub):
     assert callable(advance)
     assert small_streams is streams.judge_small_streams
     assert ended.out.splitlines()[-1] == "report: out/report.json"
+    assert list(folder.iterdir()) == []
 
 
 def test_a_saved_run_and_the_command_line_reach_the_pipeline(command, stub, monkeypatch):
@@ -290,7 +293,7 @@ def _unavailable(monkeypatch, module):
                 raise Unavailable("no Tripy here")
 
     with monkeypatch.context() as context:
-        context.delitem(__import__("sys").modules, module.__name__)
+        context.delitem(sys.modules, module.__name__)
         context.delattr(f"{package}.{name}")
-        context.setattr("sys.meta_path", [Finder()])
+        context.setattr("sys.meta_path", [Finder(), *sys.meta_path])
         yield
