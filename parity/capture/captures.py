@@ -108,6 +108,9 @@ class Capture:
         forms: Forms of the results that are no dense tensors of real numbers in the model, in words, by tap.
         padded: Taps of a run with garbage in the padding that differ from the clean run's in the padding
             alone; their tensors are the clean ones.
+        evaluated: Lines of a Tripy model's code that evaluate a tensor while the model is compiled, by path
+            of the module whose code runs, the entry's under "". The executable holds the value as a constant,
+            where other inputs have another one.
         live: Copies of the running model's tensors, whose keys are those of `tensors` and `call_inputs`.
     """
 
@@ -122,6 +125,7 @@ class Capture:
     largest_results: dict[str, int] = field(default_factory=dict)
     forms: dict[str, str] = field(default_factory=dict)
     padded: set[str] = field(default_factory=set)
+    evaluated: dict[str, str] = field(default_factory=dict)
     live: LiveCopies = field(default_factory=LiveCopies, repr=False, compare=False)
 
     @classmethod

@@ -97,6 +97,7 @@ class _Description(_Strict):
     largest_results: dict[str, _Count]
     forms: dict[str, str]
     padded: list[str]
+    evaluated: dict[str, str]
     calls: list[_CallFacts]
     arguments: dict[str, _ReceivedFacts]
 
@@ -117,6 +118,7 @@ def save_capture(capture: Capture, stem: Path) -> None:
         "largest_results": capture.largest_results,
         "forms": capture.forms,
         "padded": sorted(capture.padded),
+        "evaluated": capture.evaluated,
         "calls": [_encoded(call) for call in capture.calls],
         "arguments": {tap: _facts_of(received) for tap, received in capture.arguments.items()},
     }
@@ -166,6 +168,7 @@ def open_capture(stem: Path) -> Capture:
             largest_results=description["largest_results"],
             forms=description["forms"],
             padded=set(description["padded"]),
+            evaluated=description["evaluated"],
         )
 
 

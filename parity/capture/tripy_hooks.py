@@ -12,6 +12,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import nvtripy as tp
+from nvtripy.trace.ops.constant import Constant
+from nvtripy.trace.ops.shape import GetDimensionSize
+from nvtripy.trace.tensor import TraceTensor
 
 from parity.capture.arguments import Argument, Received, named_arguments, with_value
 from parity.capture.captures import tensor_leaves
@@ -33,6 +36,19 @@ def named_modules(module: tp.Module, prefix: str = "") -> Iterator[tuple[str, tp
         yield from named_modules(child, f"{path}.")
 
 
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """A tensor of a trace that the model's code evaluates, so that the graph holds its value.
+
+    Attributes:
+        line: File and line of the user's code.
+        sizes: Sizes of axes that the value follows from; None if it follows from numbers of the inputs.
+    """
+
+    line: str
+    sizes: tuple[int, ...] | None
+
+
 @dataclass
 class Traced:
     """The taps and the arguments of a traced model.
@@ -42,12 +58,15 @@ class Traced:
         received: Arguments of all calls in the order in which they begin, by the call's tap.
         arguments: Tensors of the arguments that are neither tap nor parameter, by the name of the first.
         parameters: The weights of the model by name.
+        evaluated: Tensors that the model's code evaluates, by path of the module whose code runs, the entry's
+            under "".
     """
 
     parameters: Mapping[str, tp.Tensor]
     taps: dict[str, tp.Tensor] = field(default_factory=dict)
     received: dict[str, Received] = field(default_factory=dict)
     arguments: dict[str, tp.Tensor] = field(default_factory=dict)
+    evaluated: dict[str, list[Evaluation]] = field(default_factory=dict)
     # By identity of the traced tensor; the tensor itself keeps the identity from another one.
     _named: dict[int, tuple[str, tp.Tensor]] = field(default_factory=dict)
 
@@ -70,6 +89,22 @@ class Traced:
         return replace(argument, tensor=known, origin=known if known != own else "")
 
 
+def _sizes_in(tensor: TraceTensor) -> tuple[int, ...] | None:
+    """The sizes of axes that a tensor of a trace follows from; None if an input's numbers count, too."""
+    left, sizes = [tensor], []
+    while left:
+        known = left.pop()
+        producer = known.producer
+        if known.is_compile_tracer and not any(own.is_compile_tracer for own in producer.inputs):
+            return None
+        if isinstance(producer, GetDimensionSize):
+            size = tp.Tensor.from_trace_tensor(producer.outputs[0], preserve_existing_stack_info=True)
+            sizes.append(int(size.tolist()))
+        else:
+            left.extend(producer.inputs)
+    return tuple(sizes)
+
+
 @contextlib.contextmanager
 def tapped(
     modules: Mapping[str, tp.Module], parameters: Mapping[str, tp.Tensor], methods: Collection[str] = ()
@@ -84,6 +119,8 @@ def tapped(
     traced = Traced(parameters)
     seen: dict[str, int] = {}
     running: list[str] = []
+    # The tensor that is evaluated: its own evaluation evaluates others.
+    evaluations: list[tp.Tensor] = []
 
     def recording(path: str, forward: Callable[..., Any]) -> Callable[..., Any]:
         def recording_forward(*args: Any, **kwargs: Any) -> Any:
@@ -110,7 +147,26 @@ def tapped(
 
         return recording_forward
 
+    def evaluating(evaluate: Callable[[tp.Tensor], tp.Tensor]) -> Callable[[tp.Tensor], tp.Tensor]:
+        def recording_evaluate(tensor: tp.Tensor) -> tp.Tensor:
+            traced_tensor = tensor.trace_tensor
+            is_known = isinstance(traced_tensor.producer, Constant) or not traced_tensor.is_compile_tracer
+            if is_known or evaluations:
+                return evaluate(tensor)
+            evaluations.append(tensor)
+            try:
+                own = Evaluation(calling_line(), _sizes_in(traced_tensor))
+                traced.evaluated.setdefault(running[-1] if running else "", []).append(own)
+                return evaluate(tensor)
+            finally:
+                evaluations.clear()
+
+        return recording_evaluate
+
     with contextlib.ExitStack() as stack:
+        for kind in (tp.Tensor, tp.DimensionSize):
+            stack.callback(setattr, kind, "eval", kind.eval)
+            kind.eval = evaluating(kind.eval)
         for path, module in modules.items():
             for name in methods:
                 if hasattr(module, name):

@@ -20,7 +20,7 @@ from parity.verdict.evidence import Evidence, Results
 from parity.verdict.explanation import explain_between, explain_tap, with_cause, with_translation
 from parity.verdict.judgement import Diagnosis, RunnerJudgement
 from parity.verdict.magnitudes import beyond_inputs
-from parity.verdict.notes import notes
+from parity.verdict.notes import evaluated, notes
 from parity.verdict.rows import judge_rows, row_diagnosis
 
 JudgesBatch = Callable[[Case, PrecisionFolder, str, Collection[str]], dict[str, RunnerJudgement]]
@@ -104,6 +104,9 @@ def _judge_runner(
     if tap is not None and not patterns and not (diagnosis.kind == "between" and tap.passed):
         patterns = explain_tap(evidence, results, tap, comparison.taps)
     explanation = with_cause(explain_between(evidence, results, comparison), patterns)
+    if diagnosis.kind != "none":
+        blamed = _blamed_path(diagnosis)
+        explanation = (*explanation, *evaluated(results, "" if blamed == evidence.entry else blamed))
     if tap is not None and diagnosis.kind == "module":
         explanation = (*explanation, *_other_name(evidence, tap.path))
     rows = judge_rows(evidence, comparison.taps, record.row_trials or (), expected_rows)
@@ -133,6 +136,13 @@ def _judge_runner(
     return with_error_maps(judgement, evidence, results)
 
 
+def _blamed_path(diagnosis: Diagnosis) -> str:
+    """The path of the module whose code a diagnosis blames; the entry for one of its outputs, or empty."""
+    return (
+        TapName.parse(diagnosis.argument or diagnosis.tap).path if diagnosis.code is None else diagnosis.code
+    )
+
+
 def _other_name(evidence: Evidence, path: str) -> Iterator[str]:
     """The name of a module in the port, where it is another one: `names` may pair the wrong modules."""
     own = evidence.port_path(path)
@@ -154,8 +164,7 @@ def _source(diagnosis: Diagnosis, sources: Mapping[str, str]) -> str:
     """The place of the port's code that a diagnosis names: of the module, or of the nearest one around it."""
     if diagnosis.kind not in ("module", "amplification", "between"):
         return ""
-    name = TapName.parse(diagnosis.argument or diagnosis.tap)
-    path = diagnosis.code if diagnosis.code is not None else name.path
+    name, path = TapName.parse(diagnosis.argument or diagnosis.tap), _blamed_path(diagnosis)
     while path:
         for phase in (name.phase, Phase.FORWARD):
             if place := sources.get(str(TapName(path, phase=phase))):

@@ -33,7 +33,17 @@ def notes(evidence: Evidence, results: Results, comparison: Comparison, tap: Tap
         *_not_alone(evidence, results, tap),
         *_other_choices(tap),
         *_far_reference(evidence, tap),
+        *_evaluated(results, tap),
     )
+
+
+def evaluated(results: Results, path: str) -> Iterator[str]:
+    """The line of a module's code, the entry's under "", that fixes a value while the port is compiled."""
+    if line := results.received.evaluated.get(path):
+        yield (
+            f"the port's code evaluates a tensor while it is compiled, at {line}: the executable holds the "
+            "value as a constant"
+        )
 
 
 def _factor(factor: float) -> str:
@@ -103,3 +113,11 @@ def _far_reference(evidence: Evidence, tap: TapJudgement) -> Iterator[str]:
             itself = "the reference itself" + (" alone" if name == "isolated" else "")
             away = f"is {verdict.reference.l2:.2g} of the result away from the oracle"
             yield f"{itself} {away} in batch {tap.batch}, so that errors of this size pass there"
+
+
+def _evaluated(results: Results, tap: TapJudgement) -> Iterator[str]:
+    """See `evaluated`. The entry's is told at its first output."""
+    if tap.tap == next(iter(results.untapped), ""):
+        yield from evaluated(results, "")
+    elif tap.kind != MODEL_OUTPUT:
+        yield from evaluated(results, tap.path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 from parity.base.precision import dtype_name
 from parity.base.trees import TreePath, dotted, leaves, map_tree, plain_tree, with_leaves
 from parity.capture.arguments import Received
-from parity.capture.tripy_hooks import is_tripy_tensor
+from parity.capture.tripy_hooks import Evaluation, is_tripy_tensor
 from parity.timing.measure import NotCapturable, measure, measure_queued, same_bits
 
 DynamicSizes = Mapping[int | tuple[str, int], int]
@@ -47,6 +47,7 @@ class Compiled:
     Attributes:
         executable: The executable; None if every result is an input.
         received: Arguments of the modules' calls in the trace, by the call's tap.
+        evaluated: Lines that fix a value of the trace; see `Capture`.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Compiled:
         self._names: list[str] = []
         self.executable: tp.Executable | None = None
         self.received: dict[str, Received] = {}
+        self.evaluated: dict[str, str] = {}
         self._accepted = [(path, _accepted(path, leaf, dynamic_sizes)) for path, leaf in leaves(arguments)]
         # In the order of the leaves.
         in_order = iter(self._accepted)
@@ -108,11 +110,21 @@ class Compiled:
     @property
     def sizes(self) -> dict[str, tuple[int, ...]]:
         """The shapes of the traced arguments, by dotted path."""
-        return {
-            dotted(path): tuple(high for _, high in accepted[1])
-            for path, accepted in self._accepted
-            if isinstance(accepted, tuple) and len(accepted) == 2 and isinstance(accepted[0], torch.dtype)
-        }
+        return {path: tuple(high for _, high in ranges) for path, ranges in self._ranges()}
+
+    def _ranges(self) -> Iterator[tuple[str, tuple[tuple[int, int], ...]]]:
+        """The dotted path of each tensor argument, and the least and the traced size of its axes."""
+        for path, accepted in self._accepted:
+            if isinstance(accepted, tuple) and len(accepted) == 2 and isinstance(accepted[0], torch.dtype):
+                yield dotted(path), accepted[1]
+
+    def keep_evaluated(self, evaluated: Mapping[str, Sequence[Evaluation]]) -> None:
+        """Keep the first line of each module that fixes a value, which is no size that never varies."""
+        varying = {high for _, ranges in self._ranges() for low, high in ranges if low != high}
+        for path, values in evaluated.items():
+            for value in values:
+                if value.sizes is None or varying.intersection(value.sizes):
+                    self.evaluated.setdefault(path, value.line)
 
     def accepts(self, arguments: Any) -> bool:
         """Whether it can run on these host arguments: of the same structure, with sizes in its ranges."""

@@ -28,7 +28,7 @@ import nvtripy as tp
 from mlir_tensorrt.compiler import ir
 from nvtripy.backend.mlir import compiler
 from nvtripy.backend.mlir import utils as mlir_utils
-from nvtripy.frontend import wrappers
+from nvtripy.frontend import tensor, wrappers
 from nvtripy.frontend.constraints.base import Constraints
 from nvtripy.frontend.constraints.fetcher import GetDataType
 from nvtripy.frontend.module import parameter
@@ -39,6 +39,7 @@ from nvtripy.utils import function_registry, stack_info
 from nvtripy.utils.function_registry import FuncOverload
 
 from parity.base.process import no_collections
+from parity.capture.sources import calling_line
 from parity.case import NoForm
 
 Result = TypeVar("Result")
@@ -97,6 +98,11 @@ def _nothing(*arguments: Any, **keywords: Any) -> None:
 def _no_text(*arguments: Any, **keywords: Any) -> str:
     """The text of an operation or its location, which only messages show."""
     return ""
+
+
+def _running_line(stack: stack_info.StackInfo) -> str:
+    """The place of a warning, which is the user's line that is running."""
+    return calling_line()
 
 
 def _one_frame(include_code_index: int | None = None) -> stack_info.StackInfo:
@@ -306,6 +312,7 @@ _LEAN = [
     (stack_info, "get_stack_info", _one_frame),
     (parameter, "get_stack_info", _one_frame),
     (trace, "str_from_stack_info", _no_text),
+    (tensor, "str_from_stack_info", _running_line),
     (TraceOp, "__str__", _no_text),
     (wrappers, "_add_column_info", _nothing),
     (trace, "redirect_stderr", _into_one_file),

@@ -20,7 +20,6 @@ import torch
 from parity.base.precision import Precision
 from parity.base.real_numbers import in_real
 from parity.base.trees import dotted, leaves, map_tree
-from parity.capture.arguments import Received
 from parity.capture.captures import Capture, ModuleCall, tensor_leaves
 from parity.capture.names import TapName
 from parity.capture.outputs import flat_outputs, output_of
@@ -164,9 +163,11 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
         for compiled in executables:
             if compiled.accepts(arguments):
                 return compiled
-        compiled, compiled.received = self._traced(
+        compiled, traced = self._traced(
             self._compile, function, arguments, dynamic_sizes, taps=taps, methods=methods
         )
+        compiled.received = traced.received
+        compiled.keep_evaluated(traced.evaluated)
         executables.append(compiled)
         return compiled
 
@@ -177,13 +178,13 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
         *arguments: Any,
         taps: bool = False,
         methods: Collection[str] = (),
-    ) -> tuple[Any, dict[str, Received]]:
-        """The result of `compile_with` for a function that receives a `Traced`, and the calls' arguments."""
+    ) -> tuple[Any, Traced]:
+        """The result of `compile_with` for a function that receives a `Traced`, and what was traced."""
 
-        def compiled() -> tuple[Any, dict[str, Received]]:
+        def compiled() -> tuple[Any, Traced]:
             of = (self._modules, self._parameters) if taps else ({}, {})
             with tapped(*of, methods) as traced:
-                return compile_with(functools.partial(function, traced=traced), *arguments), traced.received
+                return compile_with(functools.partial(function, traced=traced), *arguments), traced
 
         return leanly(compiled)
 
@@ -243,6 +244,7 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
         }
         if whole:
             capture.arguments.update(compiled.received)
+            capture.evaluated.update(compiled.evaluated)
             received = {
                 leaf.tensor for call in compiled.received.values() for leaf in call.arguments if leaf.origin
             }
