@@ -169,6 +169,8 @@ class ArgumentJudge:
         counted = np.ones(shape, dtype=bool) if mask is None else np.broadcast_to(mask, shape).copy()
         if excluded is not None:
             counted &= ~excluded
+        # NaN of both sides is no difference. The results behind it are judged.
+        counted &= ~(reference.isnan() & port.isnan()).numpy()
         differs = (reference != port).numpy() & counted
         if not differs.any():
             return None
@@ -195,7 +197,7 @@ class ArgumentJudge:
         )
         if verdict.passed or self._is_tolerated(verdict):
             return None
-        # Infinite elements are equal here; their differences are not defined.
+        # Elements that are not finite are equal here; their differences are not defined.
         exact, ours = (np.where(finite, values, 0.0) for values in (oracle.double().numpy(), ours))
         # Few rows give chance much room: causes would fit in it, and wrong elements would be right.
         limit = verdict.bound.limit(verdict.reference, 1.0) if verdict.loses_half_of_digits else verdict.limit

@@ -304,6 +304,22 @@ def test_infinite_elements_are_equal_or_wrong():
     assert difference(masked, wrong, oracle=oracle).text.endswith(f" of {48 - infinite} elements")
 
 
+@pytest.mark.parametrize("oracle", [ORACLE.masked_fill(X > 1, torch.nan), None], ids=["oracle", "none"])
+def test_elements_that_are_nan_on_both_sides_are_equal(oracle):
+    """Such as missing numbers of an input, which a module replaces."""
+    missing = X.masked_fill(X > 1, torch.nan)
+    assert difference(missing, missing.clone(), oracle=oracle) is None
+    assert (difference(missing, missing + 2e-7 * NOISE, oracle=oracle) is None) is (oracle is not None)
+    count = int((missing.isnan().numpy() & VALID[..., None]).sum())
+    told = difference(missing, missing + 1e-2 * NOISE, oracle=oracle).text
+    assert told == f"{48 - count} of {48 - count} elements"
+    other = missing.clone()
+    other[0, 0] = torch.nan
+    assert not missing[0, 0].isnan().any()
+    for theirs, ours in ((missing, other), (other, missing)):
+        assert difference(theirs, ours, oracle=oracle).text.startswith(f"3 of {48 - count} elements")
+
+
 @pytest.mark.parametrize(("finished", "modules"), [(0, 1), (1, 2), (2, 3), (3, 3)])
 def test_the_code_before_a_call_counts_as_one_more_module(monkeypatch, finished, modules):
     """Modules without arithmetic do not count."""
