@@ -106,7 +106,8 @@ def _judge_runner(
     explanation = with_cause(explain_between(evidence, results, comparison), patterns)
     if diagnosis.kind != "none":
         blamed = _blamed_path(diagnosis)
-        explanation = (*explanation, *evaluated(results, "" if blamed == evidence.entry else blamed))
+        is_entry = TapName.parse(blamed).is_output_of(evidence.entry)
+        explanation = (*explanation, *evaluated(results, "" if is_entry else blamed))
     if tap is not None and diagnosis.kind == "module":
         explanation = (*explanation, *_other_name(evidence, tap.path))
     rows = judge_rows(evidence, comparison.taps, record.row_trials or (), expected_rows)
@@ -137,10 +138,10 @@ def _judge_runner(
 
 
 def _blamed_path(diagnosis: Diagnosis) -> str:
-    """The path of the module whose code a diagnosis blames; the entry for one of its outputs, or empty."""
-    return (
-        TapName.parse(diagnosis.argument or diagnosis.tap).path if diagnosis.code is None else diagnosis.code
-    )
+    """The path of the module whose code a diagnosis blames. The entry's is empty, or one of its outputs."""
+    if diagnosis.code is not None:
+        return diagnosis.code
+    return TapName.parse(diagnosis.argument or diagnosis.tap).path
 
 
 def _other_name(evidence: Evidence, path: str) -> Iterator[str]:

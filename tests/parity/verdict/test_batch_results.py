@@ -158,3 +158,32 @@ def test_a_tap_is_explained_beside_the_others(folder, monkeypatch):
     monkeypatch.setattr(batch, "explain_tap", explain)
     assert "told" in told(folder, monkeypatch, Diagnosis("module", "block")).explanation
     assert others[-1] == list(TENSORS)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "line"),
+    [({"tapped": "block", "isolated": "block"}, "port.py:4"), ({"untapped": OUTPUT}, "port.py:9")],
+)
+def test_a_tensor_that_the_blamed_code_evaluates_is_told_beside_its_failure(folder, wrong, line):
+    """The entry's code is blamed for its outputs."""
+    tapped = {name: TENSORS[name] * (2 if wrong.get("tapped") == name else 1) for name in ("block", OUTPUT)}
+    tapped[OUTPUT] = tapped[OUTPUT] * (2 if "untapped" in wrong else 1)
+    evaluated = {"": "port.py:9", "block": "port.py:4", "table": "port.py:1"}
+    write(
+        folder,
+        PORT,
+        tapped=Capture(tapped, evaluated=evaluated),
+        untapped=of(OUTPUT, 2 if "untapped" in wrong else 1),
+    )
+    write(folder, PORT, isolated=of("block", 2 if "isolated" in wrong else 1))
+    told = [text for text in judged(folder)[PORT].diagnosis.explanation if "evaluates" in text]
+    (text,) = told
+    assert f"at {line}: " in text
+
+
+def test_a_port_that_passes_has_no_explanation_of_an_evaluated_tensor(folder):
+    tapped = {name: TENSORS[name] for name in ("block", OUTPUT)}
+    write(folder, PORT, tapped=Capture(tapped, evaluated={"": "port.py:9"}))
+    judgement = judged(folder)[PORT]
+    assert judgement.verdict == "PASS"
+    assert judgement.diagnosis.explanation == ()

@@ -8,6 +8,7 @@ import torch
 
 from parity.base.precision import PRECISIONS
 from parity.capture.arguments import Argument, Received
+from parity.capture.captures import Capture
 from parity.capture.values import Opaque
 from parity.verdict.comparison import compare
 from parity.verdict.judgement import MODEL_OUTPUT, ArgumentDifference, CallJudgement
@@ -166,6 +167,36 @@ def test_a_module_that_joins_calls_is_noted_where_it_is_judged_alone_only():
     for other in (tap("block"), tap("block", accumulated=None, isolated=None), replace(alone, gap="none")):
         assert notes(evidence, results, comparison, other) == ()
     assert notes(evidence, results, comparison, tap("bias", accumulated=None)) == ()
+
+
+def test_evaluated_tensors_are_told_at_their_module_and_the_entry_s_at_its_first_output():
+    evaluated = {"": "port.py:9", "block": "port.py:4"}
+    results = results_with(received=Capture(evaluated=evaluated))
+    first = next(iter(results.untapped))
+    evidence = evidence_with()
+    comparison = compare(evidence, results)
+    of_output = replace(tap(first), kind=MODEL_OUTPUT)
+    own = {
+        name: notes(evidence, results, comparison, judged)
+        for name, judged in {
+            "block": tap("block"),
+            "again": replace(tap("block@1[0]"), path="block"),
+            "first": of_output,
+            "second": replace(of_output, tap="score.second", path="score.second"),
+            "other": tap("bias"),
+        }.items()
+    }
+    told = (
+        "the port's code evaluates a tensor while it is compiled, at port.py:{}: the executable holds the "
+        "value as a constant"
+    )
+    assert own == {
+        "block": (told.format(4),),
+        "again": (told.format(4),),
+        "first": (told.format(9),),
+        "second": (),
+        "other": (),
+    }
 
 
 def test_arguments_that_cannot_be_stored_are_named_with_their_class():
