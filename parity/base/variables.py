@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from parity.base import onednn
 from parity.base.errors import UserError
 
 _NUMBER = r"\s*\+?0*[1-9][0-9]*\s*"
@@ -51,6 +52,17 @@ _RULES: Mapping[str, _Rule] = {
         "give their numbers such as 0,1, or -1 for none, or unset it",
     ),
     "NVIDIA_TF32_OVERRIDE": _SWITCH,
+    "OMP_WAIT_POLICY": _Rule(
+        r"(?i)\s*(active|passive)\s*",
+        "is no policy of waiting threads",
+        "give active or passive, or unset it",
+    ),
+    **dict.fromkeys(
+        onednn.VARIABLES,
+        _Rule(
+            onednn.PATTERN, "is no name of instructions", "give one such as AVX2 or AVX512_CORE, or unset it"
+        ),
+    ),
 }
 _SWITCHES = "TRIPY_PORTABLE_"
 """Beginning of the names of the portable runtime's variables."""

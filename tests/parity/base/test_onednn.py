@@ -32,3 +32,10 @@ def test_the_user_chooses(monkeypatch, name):
 def test_another_processor_has_no_such_names(monkeypatch):
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
     assert "oneDNN" not in environment()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_empty_value_is_no_choice(monkeypatch, name):
+    monkeypatch.setenv(name, "")
+    assert onednn.without_tiles() == {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_FP16"}
+    assert environment()["oneDNN"] == "up to AVX512_CORE_FP16"

@@ -27,6 +27,9 @@ RIGHT = {
     ],
     "TRIPY_PORTABLE_FUSE": ["0", "1"],
     "NVIDIA_TF32_OVERRIDE": ["0", "1"],
+    "OMP_WAIT_POLICY": ["active", "PASSIVE"],
+    "ONEDNN_MAX_CPU_ISA": ["", "all", "AVX2", "avx512_core_amx_fp16", "AVX10_1_512_AMX", "avx10_2_512_amx_2"],
+    "DNNL_MAX_CPU_ISA": ["AVX512_CORE_BF16"],
 }
 WRONG = {
     "OMP_NUM_THREADS": ["", "abc", "-1", "0", "4,", ",4", "4,0", "1.5", "1_0", "\u0664", "4;2"],
@@ -38,6 +41,9 @@ WRONG = {
     "TRIPY_PORTABLE_CUDA_GRAPHS": ["", "yes", "2"],
     "TRIPY_PORTABLE_NO_CALL_STACKS": ["true"],
     "NVIDIA_TF32_OVERRIDE": ["on"],
+    "OMP_WAIT_POLICY": ["", "sleep"],
+    "ONEDNN_MAX_CPU_ISA": ["FAST", "AVX512", "AVX512_AMX", "AVX2 "],
+    "DNNL_MAX_CPU_ISA": ["avx3"],
 }
 
 
