@@ -20,6 +20,7 @@ from cases.research_vs_production.measure import measure
 from cases.shipped import load_case
 from parity.base.environment import environment
 from parity.base.errors import UserError
+from parity.base.files import replacing
 from parity.base.option_numbers import IntegerRange
 from parity.inputs.arrays import CaseInputs, make_inputs
 from parity.inputs.weights import case_weights
@@ -65,9 +66,18 @@ def main(
 
 def _write(path: Path, kind: str, measured: str) -> None:
     """Replace the document's tables. Without text, only check that the document has their markers."""
-    document = render.put_in(path.read_text(encoding="utf-8"), kind, measured, str(path))
-    if measured:
-        path.write_text(document, encoding="utf-8")
+    try:
+        # A link stays a link.
+        path = path.resolve()
+        document = render.put_in(path.read_text(encoding="utf-8"), kind, measured, str(path))
+        if measured:
+            with replacing(path) as temporary:
+                temporary.write_text(document, encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        problem = f"cannot be read or written ({getattr(error, 'strerror', None) or 'no UTF-8'})"
+        raise UserError(
+            "--write", str(path), problem, "give a Markdown file, on a disk with space"
+        ) from error
 
 
 def _measured(

@@ -1,5 +1,9 @@
 """The model between research HSTU and the production STU: equal to them at its ends, apart in between."""
 
+import errno
+import os
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -177,6 +181,34 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments, named, tmp_path, monke
     assert ended.exit_code == program.BAD_INPUT
     assert ended.stderr.startswith("error: ")
     assert named in ended.stderr
+
+
+def test_a_document_that_cannot_be_read_is_named(tmp_path):
+    path = tmp_path / "report.md"
+    path.write_bytes("tables".encode("utf-16"))
+    with pytest.raises(UserError, match=f"--write: {path} cannot be read or written"):
+        program._write(path, "trained", "")
+
+
+def test_a_full_disk_costs_no_document(tmp_path, monkeypatch):
+    path, link = tmp_path / "report.md", tmp_path / "link.md"
+    path.write_text(f"above {BEGIN}{END} below")
+    link.symlink_to(path)
+    before, write_text = path.read_text(), Path.write_text
+
+    def full(self, text, **options):
+        write_text(self, text[:20], **options)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(UserError, match=r"--write: .*\(No space left on device\)"):
+        program._write(link, "trained", "new")
+    assert path.read_text() == before
+    monkeypatch.undo()
+    program._write(link, "trained", "new")
+    assert link.is_symlink()
+    assert "new" in path.read_text()
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_the_document_has_the_programs_tables():
