@@ -7,6 +7,7 @@ Legend: B whole lines of a block.
 
 from __future__ import annotations
 
+import codecs
 import errno
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,6 +27,33 @@ MAX_LINE_BYTES = 1 << 16
 #: A carriage return inside a line. pyarrow would take it for the line's end.
 _NO_TEXT = pyarrow.array([], pyarrow.string())
 _SHOWN_RETURN = "\N{SYMBOL FOR CARRIAGE RETURN}".encode()
+
+
+#: The first bytes of packed files, by the program that unpacks them.
+_PACKED = {
+    b"\x1f\x8b": "gzip",
+    b"PK\x03\x04": "zip",
+    b"BZh": "bzip2",
+    b"\xfd7zXZ\x00": "xz",
+    b"\x28\xb5\x2f\xfd": "zstd",
+}
+
+
+def not_text(first_line: bytes) -> str:
+    """The problem of a file whose first line is packed or in another encoding; empty for any other one."""
+    for start, program in _PACKED.items():
+        if first_line.startswith(start):
+            return f"is packed with {program}"
+    # Digits, letters and tabs have a zero at every other place of UTF-16.
+    zeros = first_line.count(b"\0") / max(1, len(first_line))
+    if first_line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or 1 / 3 < zeros < 2 / 3:
+        return "is no text in ASCII or UTF-8"
+    return ""
+
+
+def unknown_format(first_line: bytes) -> str:
+    """The problem of a file that no reader knows by its first line, in words."""
+    return f"starts with {first_line[:60]!r}, which no known format does" if first_line else "is empty"
 
 
 def open_file(path: Path) -> BinaryIO:

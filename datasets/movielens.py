@@ -221,18 +221,18 @@ def histories(data: Ratings, users_B: np.ndarray, max_length: int, width: int) -
 
 
 def _sniff(path: Path, first_line: bytes) -> str:
-    line = first_line.strip()
-    if line == _CSV_HEADER:
+    line, problem = first_line.strip(), lines.not_text(first_line)
+    if not problem and line == _CSV_HEADER:
         return "ml-20m"
     for layout in ("ml-1m", "ml-100k"):
-        if line.count(_SEPARATORS[layout]) >= 1:
+        if not problem and line.count(_SEPARATORS[layout]) >= 1:
             return layout
     raise DataError(
         "data",
         str(path),
-        "is empty" if not first_line else f"starts with {first_line[:60]!r}, which no known format does",
+        problem or lines.unknown_format(first_line),
         "give MovieLens u.data (tabs), ratings.dat ('::'), or ratings.csv "
-        f"(with the header {_CSV_HEADER.decode()}), unpacked",
+        f"(with the header {_CSV_HEADER.decode()}), unpacked and in UTF-8",
     )
 
 

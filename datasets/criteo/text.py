@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import gzip
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -50,10 +49,8 @@ def find_layout(path: Path) -> Layout:
     """
     with open_text(path) as stream:
         line = stream.readline(lines.MAX_LINE_BYTES).removeprefix(b"\xef\xbb\xbf").strip(b"\r\n")
-    # Digits, letters and tabs have a zero at every other place of UTF-16; one zero is a broken line.
-    zeros = line.count(b"\0") / max(1, len(line))
-    if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or 1 / 3 < zeros < 2 / 3:
-        raise DataError("data", str(path), "is no text in ASCII or UTF-8", "write it in UTF-8")
+    if problem := lines.not_text(line):
+        raise DataError("data", str(path), problem, "unpack it, and write it in UTF-8")
     if line.count(b"\t") > 1:
         return TABS
     names = [name.strip().strip('"') for name in line.decode("latin-1").split(",")]
@@ -61,7 +58,7 @@ def find_layout(path: Path) -> Layout:
         raise DataError(
             "data",
             str(path),
-            "is empty" if not line else f"starts with {line[:60]!r}, which no known format does",
+            lines.unknown_format(line),
             "give train.txt or day_N (tabs), a CSV with the header label,I1..I13,C1..C26, or parquet",
         )
     wrong = [name for name in COLUMNS if names.count(name) != 1]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import lzma
 import tracemalloc
 from pathlib import Path
 
@@ -15,6 +18,7 @@ from cases.hstu import recorded as hstu
 from datasets import lines
 from datasets.criteo.logs import recognises as recognises_criteo
 from datasets.criteo.rows import COLUMNS
+from datasets.criteo.text import find_layout
 from datasets.errors import DataError
 from datasets.movielens import read_ratings
 from datasets.movielens import recognises as recognises_ratings
@@ -160,3 +164,32 @@ def test_no_reader_recognises_rubbish(tmp_path, text):
     path.write_bytes(text)
     assert not recognises_ratings(path)
     assert not recognises_criteo(path)
+
+
+RATINGS_TEXT = b"1\t2\t3\t4\n" * 99
+
+
+@pytest.mark.parametrize(
+    ("read", "packed", "problem"),
+    [
+        # The reader of clicks unpacks gzip by itself.
+        (read_ratings, gzip.compress(RATINGS_TEXT, mtime=0), "is packed with gzip"),
+        (read_ratings, b"\x1f\x8b\t::\t\t\n", "is packed with gzip"),
+        *(
+            (read, packed, problem)
+            for read in (read_ratings, find_layout)
+            for packed, problem in (
+                (bz2.compress(RATINGS_TEXT), "is packed with bzip2"),
+                (lzma.compress(RATINGS_TEXT), "is packed with xz"),
+                ("userId,movieId,rating,timestamp\n".encode("utf-16"), "is no text in ASCII or UTF-8"),
+            )
+        ),
+    ],
+)
+def test_a_packed_file_or_another_encoding_is_named(tmp_path, read, packed, problem):
+    path = tmp_path / "data"
+    path.write_bytes(packed)
+    with pytest.raises(DataError) as refused:
+        read(path)
+    assert str(refused.value).startswith(f"data: {path} {problem}; ")
+    assert "UTF-8" in refused.value.fix

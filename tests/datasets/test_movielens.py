@@ -183,7 +183,7 @@ def test_a_tab_in_a_file_of_another_format_is_no_separator(tmp_path):
     ("content", "message"),
     [
         (b"", "is empty; give MovieLens u.data"),
-        (b"PK\x03\x04rest of a zip", "starts with b'PK.*, which no known format does; .* unpacked"),
+        (b"PK\x03\x04rest of a zip", "is packed with zip; .* unpacked"),
         (b"1,2,3,4\n", "starts with b'1,2,3,4.*with the header userId,movieId,rating,timestamp"),
         (b"userId,movieId,rating,timestamp\n", "has no ratings"),
     ],

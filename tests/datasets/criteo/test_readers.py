@@ -158,8 +158,14 @@ def test_csv_without_a_column_is_refused(tmp_path):
         (b"1,2,3\n", r"starts with b'1,2,3', which no known format does"),
         ((text_line(separator=" ") + "\n").encode(), "which no known format does"),
         (",".join(COLUMNS).encode() + b"\n", "has no rows"),
-        ((text_line() + "\n").encode("utf-16"), "is no text in ASCII or UTF-8; write it in UTF-8"),
-        ((text_line() + "\n").encode("utf-16-le"), "is no text in ASCII or UTF-8; write it in UTF-8"),
+        (
+            (text_line() + "\n").encode("utf-16"),
+            "is no text in ASCII or UTF-8; unpack it, and write it in UTF-8",
+        ),
+        (
+            (text_line() + "\n").encode("utf-16-le"),
+            "is no text in ASCII or UTF-8; unpack it, and write it in UTF-8",
+        ),
     ],
 )
 def test_files_that_are_no_criteo_files_are_refused(tmp_path, content, message):
