@@ -8,7 +8,7 @@ process can import them: a crash of a runner then ends this process.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any
 from parity.base.errors import UserError, check_names, from_here, require_once
 from parity.base.precision import PRECISIONS
 from parity.case import Case, ModelPair
+from parity.case.loading import require_facts
 from parity.case.pair import OPTIONS
 from parity.case.pairing import UNKNOWN
 from parity.case.patterns import pattern_of
-from parity.execution.folder import RunFolder
 from parity.execution.record import ORACLE, REFERENCE, Status
 from parity.execution.request import Request
 from parity.pipeline import run
 from parity.report.coverage import in_words
-from parity.report.files import read_report, write_again, write_outputs
+from parity.report.files import require_own, write_again
 from parity.report.overview import counted, tolerated_in
 from parity.report.schema import Report, RunnerReport
 from parity.runners import RUNNERS
@@ -89,14 +89,18 @@ class Result:
         """Write `report.json`, the page and the other forms of the report, in place of an earlier comparison.
 
         Raises:
-            UserError: The folder cannot be written, or holds a report that no comparison wrote.
+            UserError: The folder cannot be written, or holds a report's file that no comparison wrote.
         """
-        earlier = RunFolder(Path(folder)).report
-        if earlier.exists() and read_report(earlier).command.startswith(COMMAND):
-            write_again(self.report, Path(folder))
-        else:
-            write_outputs(self.report, Path(folder))
-        return Path(folder)
+        if not isinstance(folder, (str, Path)) or not str(folder):
+            raise UserError("folder", repr(folder), "is no path", "give the path of a folder")
+        path = Path(folder)
+        require_own(path, COMMAND)
+        try:
+            write_again(self.report, path)
+        except OSError as error:
+            problem = f"cannot be written ({error.strerror})"
+            raise UserError("folder", str(path), problem, "choose a folder that you can write to") from error
+        return path
 
     def __str__(self) -> str:
         lines, without_truth = [], set()
@@ -148,7 +152,7 @@ def compare(
     case = ModelPair(torch_model, port, inputs, **options)
     own = case.precision_of_port()
     if own is not None:
-        for precision in precisions or ():
+        for precision in precisions if isinstance(precisions, Collection) else ():
             if precision in PRECISIONS and precision != own:
                 raise UserError(
                     "precisions",
@@ -178,10 +182,11 @@ def check(
     if not isinstance(case, Case):
         fix = "give an instance of a subclass of parity.Case; parity.compare takes two models"
         raise UserError("case", case, "is no parity.Case", fix)
+    require_facts(case, type(case).__name__)
     for field, names in (("precisions", precisions), ("runners", runners)):
         if not isinstance(names, str) and not names:
             raise UserError(field, names, "names none", "leave it out, or give a tuple of names")
-        if isinstance(names, str) or not isinstance(names, Iterable):
+        if isinstance(names, str) or not isinstance(names, Collection):
             raise UserError(field, names, "is no sequence of names", f"give a tuple, such as ({names!r},)")
         require_once(field, map(str, names))
     precisions = check_names("precisions", precisions, PRECISIONS)

@@ -51,19 +51,14 @@ def pytest_configure(config: pytest.Config) -> None:
 def _require_own(folder: Path) -> None:
     """Raises `pytest.UsageError` for a folder that the session's report cannot be written to."""
     from parity.base.errors import UserError
-    from parity.execution.folder import RunFolder
-    from parity.report.files import read_report
+    from parity.report.files import require_own
 
-    fix = "name a new folder"
     if not folder.is_dir():
-        raise pytest.UsageError(f"--parity-report: {folder} is no folder; {fix}")
-    earlier = RunFolder(folder).report
+        raise pytest.UsageError(f"--parity-report: {folder} is no folder; name a new folder")
     try:
-        is_own = not earlier.exists() or read_report(earlier).command == _COMMAND
-    except UserError:
-        is_own = False
-    if not is_own:
-        raise pytest.UsageError(f"--parity-report: {earlier} is no report of pytest, and stays; {fix}")
+        require_own(folder, _COMMAND)
+    except UserError as error:
+        raise pytest.UsageError(f"--parity-report: {error}") from error
 
 
 def _require_writable(folder: Path) -> None:
@@ -340,11 +335,17 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """Write the report of all comparisons."""
     reports, folder = session.config.stash[_REPORTS], session.config.getoption("--parity-report")
     if folder is not None and not hasattr(session.config, "workerinput") and len(reports):
+        from parity.base.errors import UserError
         from parity.base.files import called_in
-        from parity.report.files import joined, write_again
+        from parity.report.files import joined, require_own, write_again
 
-        # A test may have gone to another folder.
-        write_again(joined(reports.all(), _COMMAND), called_in(session.config.invocation_params.dir, folder))
+        # A test may have gone to another folder, or written there.
+        folder = called_in(session.config.invocation_params.dir, folder)
+        try:
+            require_own(folder, _COMMAND)
+            write_again(joined(reports.all(), _COMMAND), folder)
+        except (UserError, OSError) as error:
+            pytest.exit(f"--parity-report: {error}", returncode=pytest.ExitCode.USAGE_ERROR)
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

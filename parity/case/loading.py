@@ -64,21 +64,28 @@ def load_case(reference: CaseReference) -> Case:
         _refuse(
             reference, f"is {_kind(case)}, not a parity.Case", "name a Case, or a function that returns one"
         )
-    name = getattr(case, "name", None)
-    if not (isinstance(name, str) and _NAME.fullmatch(name)):
-        _refuse(reference, f"has the name {name!r}", "give it a name of letters, digits and underscores")
-    for size, value, least in (("seed", case.seed, 0), ("batch_size", case.batch_size, 1)):
-        if not isinstance(value, int) or value < least:
-            _refuse(reference, f"has the {size} {value!r}", f"give it a whole number, {least} or more")
+    require_facts(case, reference.target)
     require_known_attributes(case)
-    if reference.name not in ("", name):
-        _refuse(reference, f"makes {name}, not {reference.name}", "restore its code, or run again")
+    if reference.name not in ("", case.name):
+        _refuse(reference, f"makes {case.name}, not {reference.name}", "restore its code, or run again")
     case = copy.copy(case)
-    update = {"name": name, "description": case.description, "seed": None, "batch_size": None}
+    update = {"name": case.name, "description": case.description, "seed": None, "batch_size": None}
     case._reference = reference.model_copy(update=update)
     if reference.seed is None and reference.batch_size is None:
         return case
     return case.with_overrides(seed=reference.seed, batch_size=reference.batch_size)
+
+
+def require_facts(case: Case, told: str) -> None:
+    """Raises `UserError` for a name, a seed or a number of rows that is none; `told` stands for the case."""
+    name = getattr(case, "name", None)
+    if not (isinstance(name, str) and _NAME.fullmatch(name)):
+        fix = "give it a name of letters, digits and underscores"
+        raise UserError("case", told, f"has the name {name!r}", fix)
+    for size, value, least in (("seed", case.seed, 0), ("batch_size", case.batch_size, 1)):
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            problem = f"has the {size} {value!r}"
+            raise UserError("case", told, problem, f"give it a whole number, {least} or more")
 
 
 def _built(reference: CaseReference, attribute: Any) -> Any:
@@ -126,14 +133,17 @@ def _imported(target: str) -> Any:
             "compare the models again",
         )
     module, colon, attribute = target.partition(":")
-    if module.endswith(".py") and Path(module).is_file():
-        path = Path(module).with_suffix("")
+    file = Path(module if module.endswith(".py") else f"{module}.py")
+    if ("/" in module or module.endswith(".py")) and file.is_file():
+        path = file.with_suffix("")
         # The present folder is on Python's path; another one is not.
         is_inside = not path.is_absolute() and ".." not in path.parts
         fix = f"write {'.'.join(path.parts)}" if is_inside else f"in its folder, write {path.name}"
         raise UserError("case", target, "names a file, and no module", f"{fix}:{attribute or 'attribute'}")
     if not (module and colon and attribute) or module.startswith("."):
-        raise UserError("case", target, "is no import path", "write it as package.module:attribute")
+        example = f", such as {module}:case" if re.fullmatch(r"\w+(\.\w+)*", module) else ""
+        fix = f"write it as package.module:attribute{example}"
+        raise UserError("case", target, "is no import path", fix)
     value: Any = _module(module, target)
     for part in attribute.split("."):
         if not hasattr(value, part):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from parity.base.errors import UserError
 from parity.base.files import parse_json, read_file, write_new
 from parity.base.interruption import remaining
@@ -80,11 +82,21 @@ def read_report(path: Path) -> Report:
                 "run again, or use the suite that wrote it",
             )
             raise UserError("report", str(path), problem, fix) from error
-        raise UserError("report", str(path), f"is not a report of schema {SCHEMA}", fix) from error
+        problem = f"is not a report of schema {SCHEMA} ({_reason(error)})"
+        raise UserError("report", str(path), problem, fix) from error
     problem = next(contradictions(report), None)
     if problem is not None:
         raise UserError("report", str(path), f"contradicts itself: {problem}", fix)
     return report
+
+
+def _reason(error: ValueError) -> str:
+    """The first problem of a text that is no report, with its place."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    problem = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(map(str, problem["loc"]))
+    return ": ".join(filter(None, [place, problem["msg"]]))
 
 
 def _other_schema(content: bytes) -> str:
@@ -118,6 +130,26 @@ def joined(reports: Sequence[Report], command: str) -> Report:
     )
 
 
+def require_own(folder: Path, command: str) -> None:
+    """Raises `UserError` for a folder with a file of a report's name that is not of an earlier such report.
+
+    Args:
+        folder: The folder, which may be absent.
+        command: The beginning of the command that the earlier report has.
+    """
+    run = RunFolder(folder)
+    present = [path for path in (run.report, *forms(run)) if path.exists() or path.is_symlink()]
+    if not present:
+        return
+    try:
+        is_own = run.report in present and read_report(run.report).command.startswith(command)
+    except UserError:
+        is_own = False
+    if not is_own:
+        problem = f"is no earlier report of {command}, and stays"
+        raise UserError("report", str(present[0]), problem, "name a new folder")
+
+
 def write_again(report: Report, folder: Path) -> tuple[str, ...]:
     """`write_outputs` in place of an earlier report.
 
@@ -125,6 +157,7 @@ def write_again(report: Report, folder: Path) -> tuple[str, ...]:
         UserError: The folder cannot be written.
     """
     run = RunFolder(folder)
-    for path in (run.report, *forms(run)):
+    # The report tells whose the other forms are, so that it goes last.
+    for path in (*forms(run), run.report):
         path.unlink(missing_ok=True)
     return write_outputs(report, folder)

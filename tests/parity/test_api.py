@@ -51,6 +51,22 @@ def test_a_right_port_passes_in_two_precisions_and_writes_its_report(tmp_path):
         result.write(folder)
 
 
+@pytest.mark.parametrize("name", ["report.json", "report.html", "report.junit.xml", "report.md"])
+def test_a_report_replaces_no_file_of_others(tmp_path, name):
+    result = parity.compare(Net(), Port, inputs=IMAGES, precisions=("fp32",))
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(parity.UserError, match=f"report: .*{name} is no"):
+        result.write(tmp_path)
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(name, "mine")]
+
+
+@pytest.mark.parametrize("folder", [None, 3, "", b"out"])
+def test_a_report_needs_the_path_of_a_folder(folder):
+    result = parity.compare(Net(), Port, inputs=IMAGES, precisions=("fp32",))
+    with pytest.raises(parity.UserError, match="folder: .* is no path; give the path of a folder"):
+        result.write(folder)
+
+
 def test_a_wrong_port_fails_and_names_the_place():
     result = parity.compare(
         Net(), lambda dtype: Port(dtype, negative_slope=0.1), inputs=IMAGES, precisions=("fp32",)

@@ -169,6 +169,16 @@ def test_a_file_in_place_of_a_module(path, fix, tmp_path, monkeypatch):
     assert str(caught.value) == f"case: {path}:case names a file, and no module; {fix}"
 
 
+def test_a_path_without_its_ending_in_place_of_a_module(tmp_path, monkeypatch):
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models/mine.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError) as caught:
+        parity.load_case(parity.CaseReference(target="models/mine:case"))
+    fix = "write models.mine:case"
+    assert str(caught.value) == f"case: models/mine:case names a file, and no module; {fix}"
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

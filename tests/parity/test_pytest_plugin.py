@@ -166,10 +166,13 @@ def test_a_case_is_an_item_a_module_and_precision(run, pytester):
             "/proc/pages",
             "--parity-report: /proc/pages cannot be written (No such file or directory); ",
         ),
-        (
-            "pages/report.json",
-            "pages",
-            "--parity-report: pages/report.json is no report of pytest, and stays",
+        *(
+            (
+                f"pages/{name}",
+                "pages",
+                f"report: pages/{name} is no earlier report of pytest, and stays; name",
+            )
+            for name in ("report.json", "report.html", "report.junit.xml", "report.md")
         ),
     ],
 )
@@ -181,6 +184,26 @@ def test_a_report_replaces_no_file_of_others(run, pytester, path, place, message
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([f"*{message}*"])
     assert file.read_text() == "mine"
+
+
+def test_a_report_replaces_no_file_that_a_test_writes(run, pytester):
+    result = run(
+        """
+    import pathlib
+
+
+    def test_writes(parity):
+        parity.check(Net(), Port, X, precisions=("fp32",), **UNUSED)
+        pathlib.Path("pages").mkdir()
+        pathlib.Path("pages/report.html").write_text("mine")
+""",
+        "--parity-report",
+        "pages",
+    )
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*--parity-report: report: *report.html is no earlier report of pytest*"])
+    assert [path.name for path in (pytester.path / "pages").iterdir()] == ["report.html"]
+    assert (pytester.path / "pages/report.html").read_text() == "mine"
 
 
 def test_modules_behind_the_culprit_are_skipped(run):
