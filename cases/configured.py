@@ -113,7 +113,11 @@ class ConfiguredCase(Case):
     def quantised(self: _Configured, schemes: Mapping[str, str]) -> _Configured:
         if not isinstance(self.model, Quantisable):
             return super().quantised(schemes)
-        return self.with_sizes({"model.quantised": dict(schemes)})
+        try:
+            return type(self)(with_fields(self.config, {"model.quantised": dict(schemes)}))
+        except ConfigError as error:
+            # The schemes are those of the option, and not of the case's file.
+            raise BadConfig(str(error).replace("model.quantised[", "--policy[")) from error
 
     def is_scale(self, name: str) -> bool:
         return is_scale(name)

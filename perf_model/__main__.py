@@ -33,6 +33,9 @@ CALIBRATIONS = Path(__file__).resolve().parent / "calibration"
 
 def _lines(arguments: argparse.Namespace) -> Iterator[str]:
     folder, points = arguments.folder, arguments.points
+    if not folder.is_dir():
+        fix = f"give one with {points}.json and {arguments.models}.json"
+        raise ValueError(f"folder: {folder} is no folder; {fix}")
     file = f"{folder.resolve().name}.json"
     ceilings = read_ceilings(arguments.ceilings or FOLDER / file)
     calibration = _of_this_gpu(arguments.calibration or CALIBRATIONS / file, ceilings.gpu)

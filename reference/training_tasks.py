@@ -50,7 +50,7 @@ def task_of(
         raise TrainingError("--users", users, f"is not taken for {case.family}", "leave --users out")
     if path is None:
         raise TrainingError(
-            "--data", "nothing", f"is no data for {case.family}", "give Criteo logs or MovieLens ratings"
+            "--data", "no file", f"is given for {case.family}", "give Criteo logs or MovieLens ratings"
         )
     return (_dlrm if case.family == "dlrm" else _hstu)(case, path, optimizer, rate)
 

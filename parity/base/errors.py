@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import numbers
 import reprlib
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -35,7 +36,8 @@ class UserError(ValueError):
         self.value = value
         self.problem = problem
         self.fix = fix
-        shown = value if isinstance(value, str) else reprlib.repr(value)
+        # The text of an object, such as a PyTorch module, may have lines.
+        shown = value if isinstance(value, str) else " ".join(reprlib.repr(value).split())
         field, shown = (_one_line(text, most) for text, most in ((field, _MAX_FIELD), (shown, _MAX_VALUE)))
         room = MAX_CHARACTERS - len(f"{field}: {shown} ; ")
         if len(problem) + len(fix) > room:
@@ -97,6 +99,11 @@ def _shortened(text: str, most: int) -> str:
         return text
     half = (most - 3) // 2
     return f"{text[: most - 3 - half]}...{text[-half:]}"
+
+
+def is_whole(value: object) -> bool:
+    """Whether a value is a whole number of Python or NumPy, and no boolean."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def require_once(field: str, names: Iterable[str]) -> None:

@@ -56,7 +56,7 @@ class Policy:
             for name in names:
                 if name not in CASTABLE and name not in SCHEMES:
                     raise UserError(
-                        f"policy[{pattern!r}]",
+                        f"--policy[{pattern!r}]",
                         name or "''",
                         "is no precision of a module, and no scheme of quantisation",
                         f"use one of {', '.join((*CASTABLE, *SCHEMES))}",
@@ -64,7 +64,7 @@ class Policy:
             for kind, known in (("precisions", CASTABLE), ("schemes", SCHEMES)):
                 if sum(name in known for name in names) > 1:
                     fix = "give one precision, one scheme, or one of each"
-                    raise UserError(f"policy[{pattern!r}]", value, f"names two {kind}", fix)
+                    raise UserError(f"--policy[{pattern!r}]", value, f"names two {kind}", fix)
 
     @property
     def schemes(self) -> dict[str, str]:
@@ -102,7 +102,7 @@ class Policy:
             if not covered:
                 near = difflib.get_close_matches(pattern, known, n=1)
                 raise UserError(
-                    "policy",
+                    "--policy",
                     pattern,
                     "matches no module",
                     (f"did you mean {near[0]}? " if near else "")

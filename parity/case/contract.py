@@ -159,6 +159,11 @@ def require_plan(case: Case, plan: list) -> None:
     for item in plan:
         fix = "yield parity.PlannedBatch(name, purpose, inputs)"
         _require(case, "plan", item, lambda item: isinstance(item, PlannedBatch), fix)
+        for field in ("name", "purpose"):
+            text = "give the batch a text that tells it from others"
+            _require(
+                case, f"plan: {field}", getattr(item, field), lambda own: isinstance(own, str) and own, text
+            )
 
 
 def _require_rows(case: Case, arrays: Arrays, size: int) -> None:

@@ -19,6 +19,7 @@ from parity.case.pairing import Pairing, entry_of, overrides_call, require_fitti
 from parity.case.plain_models import in_place_of_model, require_plain
 from parity.case.plan import Arrays, PlannedBatch
 from parity.case.shapes import checked_dynamic, checked_mask, checked_poison, cut
+from parity.case.users_code import users_code
 
 if TYPE_CHECKING:
     import nvtripy
@@ -99,7 +100,7 @@ class ModelPair(Case):
 
     def build_reference(self) -> torch.nn.Module:
         if not _is_torch_module(self._torch_model):
-            model = self._torch_model()
+            model = _built("torch_model", self._torch_model)
             if not _is_torch_module(model):
                 raise _no_model("torch_model", model, "torch.nn.Module")
             require_plain("torch_model", self.name, model)
@@ -114,7 +115,7 @@ class ModelPair(Case):
     def build_port(self, dtype: nvtripy.dtype) -> nvtripy.Module:
         if _is_tripy_module(self._port):
             return self._port
-        port = self._port(*_dtype_argument(self._port, dtype))
+        port = _built("port", self._port, *_dtype_argument(self._port, dtype))
         if not _is_tripy_module(port):
             raise _no_model("port", port, "nvtripy.Module")
         return port
@@ -241,6 +242,13 @@ def _checked_models(torch_model: Any, port: Any) -> tuple[Any, Any]:
     return torch_model, port
 
 
+def _built(field: str, build: Callable[..., Any], *arguments: Any) -> Any:
+    """The result of a user's function that builds a model. Raises `UserError` where it ends otherwise."""
+    name = getattr(build, "__qualname__", type(build).__name__)
+    with users_code(field, name, "cannot be built"):
+        return build(*arguments)
+
+
 def _no_model(field: str, value: Any, model: str) -> UserError:
     returned, fix = in_place_of_model(value, model)
     return UserError(field, value, f"is no {model}: the function returns {returned}", fix)
@@ -266,7 +274,12 @@ def _is_tensor(value: Any) -> bool:
 
 def _dtype_argument(build: Callable[..., Any], dtype: Any) -> tuple[Any, ...]:
     """The type for a function that takes one argument, none for a function that needs none."""
-    parameters = inspect.signature(build).parameters.values()
+    try:
+        parameters = inspect.signature(build).parameters.values()
+    except ValueError as error:
+        # A function of C, such as `dict`.
+        problem = f"has no parameters that Python can tell ({error})"
+        raise UserError("port", build, problem, "give a function such as lambda dtype: ...") from error
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     needed = [p for p in positional if p.default is p.empty]
     if len(needed) > 1:
@@ -289,6 +302,9 @@ def _arrays_and_arguments(inputs: Any) -> tuple[dict[str, np.ndarray], dict[str,
     """Arrays of the inputs by dotted path, and the arguments with names in their places."""
     if not isinstance(inputs, Mapping):
         raise UserError("inputs", type(inputs).__name__, "is no dictionary", "give arguments by name")
+    for name in inputs:
+        if not isinstance(name, str):
+            raise UserError("inputs", repr(name), "is no name of an argument", "give arguments by name")
     arrays: dict[str, np.ndarray] = {}
     places: list[Any] = []
     for path, value in leaves(dict(inputs)):

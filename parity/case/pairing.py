@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from parity.base.errors import UserError
+from parity.base.errors import UserError, is_whole
 from parity.case.patterns import matched, matches_any, renamed, stars
 
 INERT = ("Identity", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "FeatureAlphaDropout")
@@ -53,15 +53,31 @@ class From:
     ) -> None:
         if not names:
             raise UserError("From", "()", "names no tensor", "give the name of a tensor of the reference")
-        if split is not None and not (len(split) == 2 and 0 <= split[0] < split[1]):
+        for name in names:
+            if not isinstance(name, str):
+                raise UserError(
+                    "From", repr(name), "is no name", "give the names of tensors of the reference"
+                )
+        is_pair = isinstance(split, (tuple, list)) and len(split) == 2 and all(map(is_whole, split))
+        if split is not None and not (is_pair and 0 <= split[0] < split[1]):
             raise UserError(
                 "From.split", split, "is no part of a tensor", "give (part, parts), such as (0, 3)"
             )
-        order = transpose if isinstance(transpose, bool) else tuple(transpose)
-        if not isinstance(order, bool) and sorted(order) != list(range(len(order))):
+        is_order = isinstance(transpose, bool) or (
+            isinstance(transpose, Sequence)
+            and all(map(is_whole, transpose))
+            and sorted(transpose) == list(range(len(transpose)))
+        )
+        if not is_order:
             raise UserError(
-                "From.transpose", order, "is no order of axes", "give each axis once, such as (0, 2, 1)"
+                "From.transpose",
+                transpose,
+                "is no order of axes",
+                "give True, or each axis once, such as (0, 2, 1)",
             )
+        if not is_whole(axis):
+            raise UserError("From.axis", repr(axis), "is no axis", "give its number, such as 0")
+        order = transpose if isinstance(transpose, bool) else tuple(transpose)
         for field, value in (("names", names), ("transpose", order), ("split", split), ("axis", axis)):
             object.__setattr__(self, field, value)
 
@@ -125,6 +141,12 @@ def require_fitting(model: Any, entry: str, arguments: Mapping[str, Any], field:
     except TypeError as error:
         problem = f"do not fit {entry}{signature} ({error})"
         raise UserError(field, ", ".join(arguments), problem, "name the inputs as its parameters") from error
+
+
+def _require_pattern(field: str, pattern: Any) -> None:
+    """Raises `UserError` for an entry of an option that is no text."""
+    if not isinstance(pattern, str):
+        raise UserError(field, repr(pattern), "is no name", "give names of modules or tensors, as texts")
 
 
 class Pairing:
@@ -199,6 +221,7 @@ class Pairing:
                     field, getattr(self, field), "is no dictionary", "write {port's name: reference's name}"
                 )
             for pattern, source in getattr(self, field).items():
+                _require_pattern(field, pattern)
                 targets = source.names if isinstance(source, From) else [source] if source is not None else []
                 for target in targets:
                     if not isinstance(target, str):
@@ -219,6 +242,7 @@ class Pairing:
         if not isinstance(self.tolerance, Mapping):
             raise UserError("tolerance", self.tolerance, "is for no module", "write {path: relative error}")
         for pattern, error in self.tolerance.items():
+            _require_pattern("tolerance", pattern)
             if not (isinstance(error, (int, float)) and 0.0 < error < 1.0):
                 raise UserError(
                     f"tolerance[{pattern!r}]",
@@ -230,3 +254,7 @@ class Pairing:
             value: Any = getattr(self, field)
             if isinstance(value, str):
                 raise UserError(field, value, "is a text", f"give a sequence, such as ({value!r},)")
+            if not isinstance(value, Collection):
+                raise UserError(field, repr(value), "is no sequence of names", "give a tuple of names")
+            for pattern in value:
+                _require_pattern(field, pattern)

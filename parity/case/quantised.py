@@ -51,7 +51,7 @@ class Quantised:
         if not schemes:
             return self
         raise UserError(
-            "policy",
+            "--policy",
             self.name,
             "has no quantised modules",
             "leave the schemes out of the policy, or give no policy",

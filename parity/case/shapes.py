@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from parity.base.errors import UserError, check_names
+from parity.base.errors import UserError, check_names, is_whole
 from parity.case.plan import Arrays
 
 Mask = Callable[[Arrays], np.ndarray]
@@ -93,10 +93,12 @@ def checked_dynamic(option: Dynamic | None, arrays: Arrays) -> Dynamic:
     for name, axes in option.items():
         shape = arrays[name].shape
         for axis, least in axes.items():
+            if not (is_whole(axis) and 0 <= axis < len(shape)):
+                raise UserError(
+                    f"dynamic[{name!r}]", repr(axis), f"is no axis of {shape}", f"use 0 to {len(shape) - 1}"
+                )
             field = f"dynamic[{name!r}][{axis}]"
-            if not (isinstance(axis, int) and 0 <= axis < len(shape)):
-                raise UserError(field, least, f"is no axis of {shape}", f"use 0 to {len(shape) - 1}")
-            if not 1 <= least <= shape[axis]:
+            if not (is_whole(least) and 1 <= least <= shape[axis]):
                 raise UserError(
                     field, least, "is no least size", f"give 1 to {shape[axis]}, the input's size"
                 )

@@ -60,7 +60,7 @@ class Arguments:
         """The named cases. Raises `UserError` for an unknown one, or for two of one name."""
         registered = [self.registry.load(name) for name in names("--case", self.cases)]
         targets = names("--model", self.models)
-        cases = [*registered, *(load_case(CaseReference(target=target)) for target in targets)]
+        cases = [*registered, *map(_of_model, targets)]
         require_names(cases)
         return cases
 
@@ -146,13 +146,23 @@ class Arguments:
         return [case for case in selected if case.recognises(self.data)] or selected
 
 
+def _of_model(target: str) -> Case:
+    """The case of an import path. Raises `UserError`, with the option where the path is at fault."""
+    try:
+        return load_case(CaseReference(target=target))
+    except UserError as error:
+        if (error.field, error.value) != ("case", target):
+            raise
+        raise UserError("--model", error.value, error.problem, error.fix) from error
+
+
 def _schemes(path: Path) -> dict[str, str]:
     """The schemes of a policy file. Raises `UserError` for precisions in it: a run has one at a time."""
     policy = read_policy(path)
     if policy.precisions:
         pattern, precision = next(iter(policy.precisions.items()))
         raise UserError(
-            f"policy[{pattern!r}]",
+            f"--policy[{pattern!r}]",
             precision,
             "is a precision, and a run judges all modules in one",
             "name it with --precision, or judge the policy with the verb precision",

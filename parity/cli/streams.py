@@ -32,7 +32,8 @@ def judge_stream(console: Console, arguments: Arguments, steps: int, capacity: i
     # A case that is imported may go to another folder.
     weights = arguments.weights and called_in(here, arguments.weights)
     if len(cases) != 1:
-        raise UserError("stream", f"with {len(cases)} cases", "is for one case", "give one --case or --model")
+        problem = "cases are given, where one is taken"
+        raise UserError("stream", len(cases), problem, "give one --case or --model")
     try:
         from parity.studies.streaming.command import HEADER, judge_streams
     except Unavailable as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ def shrink(registry: Registry, folder: Path, **chosen: Any) -> int:
     with remaining(f"{folder} holds the failure"):
         console = output.stdout()
         output.print_line(console, failure.describe(case), "bold red")
-        output.print_line(console, f"python {folder / 'reproduce.py'}")
+        output.print_line(console, f"python {shlex.quote(str(folder / 'reproduce.py'))}")
     return 1
 
 

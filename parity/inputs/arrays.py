@@ -273,6 +273,8 @@ def _read_only(case: Case, arrays: Arrays) -> CaseInputs:
     if not arrays:
         raise UserError("inputs", case.name, "has no array", fix)
     for name, array in arrays.items():
+        if not isinstance(name, str):
+            raise UserError("inputs", repr(name), f"is no name of an array in {case.name}", fix)
         if not _is_of_numbers(array):
             value = f"an array of {array.dtype}" if isinstance(array, np.ndarray) else type(array).__name__
             raise UserError(f"inputs.{name}", value, f"is no NumPy array of numbers in {case.name}", fix)

@@ -66,17 +66,25 @@ def prepare(
             if type(case) not in read:
                 with of_case(case, "read"):
                     read[type(case)] = case.read(data)
-    return [_prepared(case, read.get(type(case)), checkpoint, rows) for case in cases]
+    return [_prepared(case, read.get(type(case)), checkpoint, rows, len(cases) > 1) for case in cases]
 
 
-def _prepared(case: Case, data: Any, checkpoint: Path | None, rows: int | None) -> PreparedCase:
+def _prepared(
+    case: Case, data: Any, checkpoint: Path | None, rows: int | None, among_others: bool
+) -> PreparedCase:
     inputs = make_inputs(case, data)
     require_rows(case, inputs, rows)
     first, *others = inputs.batches
     arguments = {"inputs": arguments_of(case, first.inputs)}
     # Batches of a plan are small and few. Recorded ones have the same arrays.
     arguments |= {f"plan.{batch.name}": arguments_of(case, batch.inputs) for batch in others if batch.purpose}
-    return PreparedCase(case, inputs, *case_weights(case, checkpoint, arguments))
+    try:
+        weights = case_weights(case, checkpoint, arguments)
+    except UserError as error:
+        if checkpoint is None or not among_others:
+            raise
+        raise error.at(case.name) from error
+    return PreparedCase(case, inputs, *weights)
 
 
 def require_rows(case: Case, inputs: RunInputs, rows: int | None) -> None:

@@ -216,7 +216,7 @@ def test_a_tied_tensor_is_not_left_over():
         ({"poison": "x"}, "poison: x is a text; give a sequence"),
         ({"dynamic": {"x": 1}}, "has no axes by input; write {input: {axis: least size}}"),
         ({"dynamic": {"y": {0: 1}}}, "dynamic: y is not known; use x"),
-        ({"dynamic": {"x": {2: 1}}}, "dynamic['x'][2]: 1 is no axis of (32, 6); use 0 to 1"),
+        ({"dynamic": {"x": {2: 1}}}, "dynamic['x']: 2 is no axis of (32, 6); use 0 to 1"),
         ({"dynamic": {"x": {0: 33}}}, "dynamic['x'][0]: 33 is no least size; give 1 to 32"),
     ],
 )
@@ -431,3 +431,67 @@ def test_a_wrong_module_that_names_pairs_has_its_name_in_the_port():
     other = told("rows", names={"rows": "fields"})
     assert (other.tap, other.explanation[-1]) == ("fields", text)
     assert text not in told("fields").explanation
+
+
+def raising(*_):
+    raise KeyError("lost")
+
+
+def ending(*_):
+    raise SystemExit(0)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: parity.compare(raising, TwoPort, ROWS),
+            "torch_model: raising cannot be built (KeyError: 'lost'",
+        ),
+        (lambda: parity.compare(ending, TwoPort, ROWS), "torch_model: ending cannot be built (SystemExit: 0"),
+        (lambda: parity.compare(lambda size: Two(), TwoPort, ROWS), "torch_model: "),
+        (lambda: parity.compare(Two(), lambda dtype: raising(), ROWS), "port: "),
+        (lambda: parity.compare(Two(), lambda: ending(), ROWS), "port: "),
+        (lambda: parity.compare(Two(), dict, ROWS), "port: <class 'dict'> has no parameters"),
+        (
+            lambda: parity.compare(Two(), TwoPort, {0: ROWS["x"]}),
+            "inputs: 0 is no name of an argument; give arguments by name",
+        ),
+        (lambda: parity.compare(Two(), TwoPort, {**ROWS, 1: 2}), "inputs: 1 is no name of an argument"),
+        *(
+            (
+                lambda field=field, value=value: two(**{field: value}),
+                f"{field}: {told} is no name; give names of",
+            )
+            for field, value, told in (
+                ("names", {1: "first"}, 1),
+                ("weights", {None: "first.weight"}, None),
+                ("tolerance", {2: 0.1}, 2),
+                ("unused", (3,), 3),
+                ("functional", [None], None),
+                ("inert", {4}, 4),
+            )
+        ),
+        (lambda: two(unused=5), "unused: 5 is no sequence of names; give a tuple of names"),
+        (lambda: two(functional=iter("a")), "functional: "),
+        (lambda: two(dynamic={"x": {"0": 1}}), "dynamic['x']: '0' is no axis of (32, 6); use 0 to 1"),
+        (lambda: two(dynamic={"x": {0: True}}), "dynamic['x'][0]: True is no least size; give 1 to 32"),
+        (lambda: two(dynamic={"x": {0: 1.5}}), "dynamic['x'][0]: 1.5 is no least size"),
+        (lambda: From(3), "From: 3 is no name; give the names of tensors of the reference"),
+        (lambda: From("a", split="ab"), "From.split: ab is no part of a tensor; give (part, parts)"),
+        (
+            lambda: From("a", transpose=3),
+            "From.transpose: 3 is no order of axes; give True, or each axis once",
+        ),
+        (lambda: From("a", axis="0"), "From.axis: '0' is no axis; give its number, such as 0"),
+        (
+            lambda: two(precisions=(name for name in ["fp32"])),
+            "precisions: <generator",
+        ),
+    ],
+)
+def test_a_wrong_type_of_an_argument_is_bad_input(call, message):
+    with pytest.raises(parity.UserError) as caught:
+        call()
+    assert str(caught.value).startswith(message)
+    assert "\\n" not in str(caught.value)

@@ -171,6 +171,37 @@ def test_a_batch_of_a_plan_that_lacks_an_array():
     _refused("plan.short: y do not fit forward(x", plan=plan)
 
 
+@pytest.mark.parametrize(
+    ("methods", "message"),
+    [
+        ({"make_inputs": lambda self: {0: np.ones(3)}}, "inputs: 0 is no name of an array"),
+        (
+            {"plan": lambda self: [parity.PlannedBatch("a", "b", {None: np.ones(3)})]},
+            "inputs: None is no name of an array",
+        ),
+        ({"plan": lambda self: [parity.PlannedBatch(3, "b", {})]}, "plan: name: 3 is no result"),
+        ({"plan": lambda self: [parity.PlannedBatch("a", None, {})]}, "plan: purpose: None is no result"),
+    ],
+)
+def test_names_and_numbers_of_another_type(methods, message):
+    _refused(message, **methods)
+
+
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        ({"name": None}, "case: Wrong has the name None; give it a name of letters"),
+        ({"name": "../up"}, "case: Wrong has the name '../up'; give it a name of letters"),
+        ({"batch_size": 4.0}, "case: Wrong has the batch_size 4.0; give it a whole number, 1 or more"),
+        ({"seed": True}, "case: Wrong has the seed True; give it a whole number, 0 or more"),
+    ],
+)
+def test_facts_of_another_type(facts, message):
+    with pytest.raises(parity.UserError) as caught:
+        parity.check(type("Wrong", (Right,), facts)())
+    assert message in str(caught.value)
+
+
 def _no_rows() -> dict[str, np.ndarray]:
     return {"x": np.zeros((0, WIDTH), np.float32)}
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from parity.base.errors import UserError
 from parity.base.precision import Precision
 from parity.base.real_numbers import complex_dtype, in_real, is_tensor, with_numbers_in
 from parity.base.trees import dotted, leaves, map_tree
@@ -93,7 +94,8 @@ class TorchModel(Runner):
         """The results of the entry by tap name, as tensors of real numbers."""
         outputs = flat_outputs(outputs_by_tap(self.case, results))
         if not outputs:
-            raise TypeError(f"{self.case.entry} returns no tensor, and nothing is left to compare")
+            problem = "returns no tensor, and nothing is left to compare"
+            raise UserError("outputs", self.case.entry, problem, "return what the port has to equal")
         require_whole_outputs(self.case, outputs)
         self._forms = {name: form for name, output in outputs.items() if (form := form_of(output))}
         return {name: output_of(name, output, self.dtype) for name, output in outputs.items()}

@@ -36,8 +36,11 @@ TINY = ("--case", "hstu_tiny")
         ((*TINY, *TINY), "--case: 2 values are given; give one"),
         ((*TINY, "--seed", "1", "--seed=2"), "--seed: 2 values are given; give one"),
         (("bisect", "a", "b", "--code", "x,", "--", "c"), "--code: 'x,' has a comma without a name"),
-        (("--model", "small"), "case: small is no import path; write it as package.module:attribute"),
-        (("--model", "no_such:case"), "case: no_such:case cannot be imported (No module named 'no_such')"),
+        (
+            ("--model", "small"),
+            "--model: small is no import path; write it as package.module:attribute, such as",
+        ),
+        (("--model", "no_such:case"), "--model: no_such:case cannot be imported (No module named 'no_such')"),
         ((*TINY, "--precision", "fp32,", "fp16"), "arguments: fp16 is left over; leave it out; values of"),
         (("compare", "a", "b", "c", "d"), "arguments: c d is left over; leave it out; values of one option"),
         (("compare", "a"), "NEW: is missing; give it, as in `"),

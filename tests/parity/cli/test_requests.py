@@ -87,9 +87,28 @@ def test_a_policy_of_a_run_has_no_precisions(tmp_path):
     path = tmp_path / "policy.yaml"
     path.write_text('"top.*": bf16\n')
     assert refusal(arguments(policy=path).request) == (
-        "policy['top.*']: bf16 is a precision, and a run judges all modules in one; "
+        "--policy['top.*']: bf16 is a precision, and a run judges all modules in one; "
         "name it with --precision, or judge the policy with the verb precision"
     )
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (
+            '"top_l": int9_channel',
+            "--policy['top_l']: int9_channel is no precision of a module, and no scheme",
+        ),
+        (
+            '"botl.*": int8_channel',
+            "case dlrm_tiny: 1 to correct\n--policy['botl.*']: int8_channel covers no",
+        ),
+    ],
+)
+def test_a_policy_that_does_not_fit_names_the_option(tmp_path, line, message):
+    path = tmp_path / "policy.yaml"
+    path.write_text(f"{line}\n")
+    assert refusal(arguments(cases="dlrm_tiny", policy=path).request).startswith(message)
 
 
 def test_without_a_default_case_one_is_asked_for():
