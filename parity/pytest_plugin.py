@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fnmatch
 import functools
+import inspect
 import shutil
 import sys
 import tempfile
@@ -205,11 +206,14 @@ def _is_of_tests(module: str, config: pytest.Config) -> bool:
 
 
 class CaseItems(pytest.Collector):
-    """The items of one decorated function or class: one a module and precision."""
+    """The items of one decorated function or class: one a module and precision, each with its marks."""
 
     def __init__(self, *, make: Any, **keywords: Any) -> None:
         super().__init__(**keywords)
         self._make, self._mark = make, make.parity_mark
+        for mark in getattr(make, "pytestmark", ()):
+            self.own_markers.append(mark)
+            self.keywords[mark.name] = mark
 
     @functools.cached_property
     def case(self) -> Case:
@@ -217,6 +221,15 @@ class CaseItems(pytest.Collector):
         from parity.base.errors import UserError
         from parity.case import Case
 
+        needed = [
+            parameter.name
+            for parameter in inspect.signature(self._make).parameters.values()
+            if parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
+        ]
+        if needed or self.get_closest_marker("parametrize"):
+            problem = f"takes {', '.join(needed)}" if needed else "is parametrized"
+            fix = "write a function without parameters for each case: fixtures and parametrize have no place"
+            raise UserError("parity.case", self.name, problem, fix)
         case = self._make()
         if not isinstance(case, Case):
             raise UserError(
@@ -235,12 +248,29 @@ class CaseItems(pytest.Collector):
         )
 
     def collect(self) -> Iterator[pytest.Item]:
-        paths = [
-            path for path, module in self.case.build_reference().named_modules() if path and _runs(module)
-        ]
+        try:
+            paths = [] if self.get_closest_marker("skip") else self._paths()
+        except Exception:
+            # Where the case cannot be built, a condition may skip its items.
+            if self.get_closest_marker("skipif") is None:
+                raise
+            paths = []
         for precision in self._mark.precisions:
             for path in (*paths, MODEL):
                 yield ModuleItem.from_parent(self, name=f"{precision}-{path}", precision=precision, path=path)
+
+    @functools.cached_property
+    def line(self) -> int:
+        """The line of the function or class in its file, counted from 0; 0 where Python does not tell it."""
+        try:
+            return inspect.findsource(inspect.unwrap(self._make))[1]
+        except OSError:
+            return 0
+
+    def _paths(self) -> list[str]:
+        """The paths of the reference's modules that have an item."""
+        modules = self.case.build_reference().named_modules()
+        return [path for path, module in modules if path and _runs(module)]
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException]) -> Any:
         return _message(excinfo) or super().repr_failure(excinfo)
@@ -264,8 +294,10 @@ class ModuleItem(pytest.Item):
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException]) -> Any:
         return _message(excinfo) or super().repr_failure(excinfo)
 
-    def reportinfo(self) -> tuple[Path, None, str]:
-        return self.path, None, f"{self.parent.name if self.parent else ''} {self.name}"
+    def reportinfo(self) -> tuple[Path, int, str]:
+        assert isinstance(self.parent, CaseItems)
+        # Without a line pytest cannot skip an item by a mark.
+        return self.path, self.parent.line, f"{self.parent.name} {self.name}"
 
 
 def _runs(module: Any) -> bool:

@@ -377,6 +377,85 @@ SHARED = """
 """
 
 
+MARKED = """
+    import pytest
+
+
+    @pytest.mark.skip(reason="never built")
+    @parity.case(precisions=("fp32",))
+    def test_skipped():
+        raise KeyError("skipped")
+
+
+    @parity.case(precisions=("fp32",))
+    @pytest.mark.skipif(True, reason="no such machine")
+    def test_skipped_here():
+        raise KeyError("here")
+
+
+    @pytest.mark.xfail(reason="known")
+    @parity.case(precisions=("fp32",))
+    def test_known():
+        return parity.ModelPair(Net(), Wrong, X, **UNUSED)
+
+
+    @pytest.mark.slow
+    @parity.case(precisions=("fp32",))
+    def test_slow():
+        return parity.ModelPair(Net(), Port, X, **UNUSED)
+"""
+
+
+def test_marks_of_a_function_are_those_of_its_items(run):
+    result = run(MARKED, "-m", "not slow", "-rs")
+    counts = result.parseoutcomes()
+    assert counts["xfailed"] == 1
+    assert counts["skipped"] >= 2
+    assert counts["deselected"] >= 2
+    assert "failed" not in counts
+    result.stdout.fnmatch_lines(["*never built*", "*no such machine*"])
+
+
+def test_a_mark_of_the_file_holds_for_its_cases(run):
+    result = run(
+        '    pytestmark = __import__("pytest").mark.skip(reason="all")\n' + CASES.format(port="Wrong")
+    )
+    counts = result.parseoutcomes()
+    assert set(counts) <= {"skipped", "warnings"}
+    assert counts["skipped"]
+
+
+def test_a_condition_that_does_not_hold_hides_no_error(run):
+    result = run(MARKED.replace("True, reason", "False, reason"), "-k", "here")
+    result.assert_outcomes(failed=1, deselected=13)
+    result.stdout.fnmatch_lines(["*KeyError: 'here'*"])
+
+
+@pytest.mark.parametrize(
+    ("mark", "parameters", "problem"),
+    [
+        ("", "tmp_path", "takes tmp_path"),
+        ("@pytest.mark.parametrize('n', [1, 2])", "n", "takes n"),
+        ("@pytest.mark.parametrize('n', [1, 2])", "", "is parametrized"),
+    ],
+)
+def test_a_decorated_function_takes_no_parameters(run, mark, parameters, problem):
+    result = run(
+        f"""
+    import pytest
+
+
+    {mark}
+    @parity.case(precisions=("fp32",))
+    def test_each({parameters}):
+        return parity.ModelPair(Net(), Port, X, **UNUSED)
+"""
+    )
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines([f"parity.case: test_each {problem}; write a function without parameters*"])
+    result.stdout.no_fnmatch_line("*Error*marking.py*")
+
+
 @pytest.mark.full
 def test_workers_share_a_case(run, pytester):
     result = run(SHARED, "-v", "-n", "2", "--maxschedchunk", "1", "--parity-report", "pages")
