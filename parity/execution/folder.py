@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import shlex
 import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -319,7 +320,7 @@ def in_use(field: str, folder: Path, mark: str) -> Iterator[None]:
 
 def going_on(folder: RunFolder) -> AbstractContextManager[None]:
     """Tell, at an interruption in the body, that `resume` goes on with the run."""
-    text = f"{folder.path} holds the batches that are done: `resume {folder.path}` goes on"
+    text = f"{folder.path} holds the batches that are done: `resume {shlex.quote(str(folder.path))}` goes on"
     return remaining(text, folder.started.exists)
 
 

@@ -271,7 +271,7 @@ def test_options_of_a_stream_reach_it(command, stub):
 @pytest.mark.parametrize(("options", "count"), [((), 0), (("--case", "hstu_tiny,hstu_tiny_rated"), 2)])
 def test_a_stream_is_for_one_case(refused, options, count):
     assert refused("stream", *options) == (
-        f"stream: with {count} cases is for one case; give one --case or --model"
+        f"stream: {count} cases are given, where one is taken; give one --case or --model"
     )
 
 
