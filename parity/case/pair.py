@@ -19,7 +19,7 @@ from parity.case.pairing import Pairing, entry_of, overrides_call, require_fitti
 from parity.case.plain_models import in_place_of_model, require_plain
 from parity.case.plan import Arrays, PlannedBatch
 from parity.case.shapes import checked_dynamic, checked_mask, checked_poison, cut
-from parity.case.users_code import users_code
+from parity.case.users_code import told, users_code
 
 if TYPE_CHECKING:
     import nvtripy
@@ -308,7 +308,13 @@ def _arrays_and_arguments(inputs: Any) -> tuple[dict[str, np.ndarray], dict[str,
     arrays: dict[str, np.ndarray] = {}
     places: list[Any] = []
     for path, value in leaves(dict(inputs)):
-        array = _array_of(value)
+        try:
+            array = _array_of(value)
+        except (TypeError, RuntimeError) as error:
+            # Sparse, nested, quantised, fake tensors, and those of the device meta.
+            problem = f"is no dense tensor of numbers that NumPy has ({told(error)})"
+            fix = "give a NumPy array or a dense PyTorch tensor"
+            raise UserError(f"inputs[{dotted(path)!r}]", type(value).__name__, problem, fix) from error
         places.append(value if array is None else _ArrayName(dotted(path)))
         if array is not None:
             arrays[dotted(path)] = array

@@ -276,14 +276,23 @@ def _read_only(case: Case, arrays: Arrays) -> CaseInputs:
         if not isinstance(name, str):
             raise UserError("inputs", repr(name), f"is no name of an array in {case.name}", fix)
         if not _is_of_numbers(array):
-            value = f"an array of {array.dtype}" if isinstance(array, np.ndarray) else type(array).__name__
+            is_plain = isinstance(array, np.ndarray) and not isinstance(array, np.ma.MaskedArray)
+            value = f"an array of {array.dtype}" if is_plain else type(array).__name__
             raise UserError(f"inputs.{name}", value, f"is no NumPy array of numbers in {case.name}", fix)
     return CaseInputs(arrays)
 
 
 def _is_of_numbers(array: object) -> bool:
-    """Whether it is an array of a type that files of tensors have: no objects, texts, times or records."""
-    return isinstance(array, np.ndarray) and array.dtype.kind not in "OSUMm" and array.dtype.names is None
+    """Whether it is an array of a type that files of tensors have: no objects, texts, times or records.
+
+    Nor a masked one, whose mask no model gets, or numbers that are longer than a double.
+    """
+    return (
+        isinstance(array, np.ndarray)
+        and not isinstance(array, np.ma.MaskedArray)
+        and array.dtype.kind in "biufc"
+        and array.dtype.itemsize <= (16 if array.dtype.kind == "c" else 8)
+    )
 
 
 def require_names(inputs: CaseInputs, names: Collection[str]) -> None:

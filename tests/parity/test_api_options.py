@@ -495,3 +495,33 @@ def test_a_wrong_type_of_an_argument_is_bad_input(call, message):
         call()
     assert str(caught.value).startswith(message)
     assert "\\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (
+            torch.eye(3).to_sparse(),
+            "inputs['x']: Tensor is no dense tensor of numbers that NumPy has (TypeError",
+        ),
+        (torch.ones(3, 6, device="meta"), "inputs['x']: Tensor is no dense tensor of numbers"),
+        (torch.ones(3, 6).to(torch.float8_e4m3fn), "inputs['x']: Tensor is no dense tensor of numbers"),
+        (
+            torch.nested.as_nested_tensor([torch.ones(3), torch.ones(2)]),
+            "inputs['x']: Tensor is no dense tensor",
+        ),
+        (
+            np.ma.array(ROWS["x"], mask=ROWS["x"] > 0.0),
+            "inputs.x: MaskedArray is no NumPy array of numbers in Two",
+        ),
+        (
+            ROWS["x"].astype(np.longdouble),
+            f"inputs.x: an array of {np.dtype(np.longdouble)} is no NumPy array",
+        ),
+    ],
+    ids=["sparse", "meta", "float8", "nested", "masked", "long"],
+)
+def test_an_input_that_no_array_holds_is_refused(x, message):
+    with pytest.raises(parity.UserError) as caught:
+        parity.compare(Two(), TwoPort, {"x": x}, names=NAMES, weights=WEIGHTS, unused=("table",))
+    assert str(caught.value).startswith(message)
