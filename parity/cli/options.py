@@ -23,7 +23,7 @@ class NamedPath(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value == "":
-            self.fail("the path is empty.", param, ctx)
+            self.fail("the path is empty", param, ctx)
         return super().convert(value, param, ctx)
 
 

@@ -13,7 +13,7 @@ from typing import IO, Any, NoReturn
 import click
 from rich.console import Console
 
-from parity.base.errors import UserError, bounded
+from parity.base.errors import UserError
 from parity.base.interruption import raisable, stay_if_ending
 from parity.base.memory import LACKS, OF_MEMORY
 from parity.base.process import reuse_freed_memory
@@ -119,10 +119,8 @@ class Verb(click.Command):
                 if (more := _MORE.fullmatch(error.message)) is not None:
                     fix = "leave it out; values of one option have commas between them, and no spaces"
                     raise UserError("arguments", more[1], "is left over", fix) from error
-                error.message = bounded(error.message)
-                if isinstance(error, click.BadParameter) and (refusal := _no_number(error)):
-                    raise refusal from error
-                raise
+                refusal = _no_number(error) if isinstance(error, click.BadParameter) else None
+                raise refusal or _other_use(ctx, error) from error
 
     def _missing(self, ctx: click.Context, error: click.MissingParameter) -> UserError:
         name = error.param.human_readable_name if error.param is not None else "arguments"
@@ -176,6 +174,19 @@ def _no_number(error: click.BadParameter) -> UserError | None:
     value, _, problem = error.message.removesuffix(".").rpartition(" is ")
     example = "a whole number such as 8" if whole else "a number such as 2.5"
     return UserError(option.opts[-1], value, f"is {problem}", f"give {example}")
+
+
+def _other_use(ctx: click.Context, error: click.UsageError) -> UserError:
+    """The refusal of any other use, such as an option without its value, in one line."""
+    name = "arguments"
+    if isinstance(error, click.BadParameter) and error.param is not None:
+        is_option = isinstance(error.param, click.Option)
+        name = error.param.opts[-1] if is_option else error.param.human_readable_name
+    elif isinstance(error, click.BadOptionUsage):
+        name = error.option_name
+    problem = error.message.removesuffix(".").removeprefix(f"Option {name!r} ")
+    fix = f"`{program_name(ctx)} {ctx.info_name} --help` tells its use"
+    return UserError(name, "", problem, fix)
 
 
 def _unknown_option(ctx: click.Context, error: click.NoSuchOption) -> UserError:
