@@ -70,7 +70,7 @@ def test_a_right_cell_passes():
 @pytest.mark.parametrize(
     ("bug", "cause"),
     [
-        ("no reset", f"without the second factor of {ROWS}x{D}, the 1st of 2 times in the module"),
+        ("no reset", f"without the second factor of shape {ROWS}x{D}, the 1st of 2 times in the module"),
         ("complement", "with 1 - x in place of the gate x of sigmoid, the 2nd of 2 times in the module"),
     ],
 )

@@ -122,7 +122,7 @@ def _terms(operation: Operation) -> Iterator[Change]:
     shapes = {name: "x".join(map(str, term.shape)) or "1" for name, term in terms.items()}
     for name, place in (("other", "second"), ("self", "first")):
         is_alike = shapes["self"] == shapes["other"]
-        term = f"{place} term" if is_alike else f"term of {shapes[name]}"
+        term = f"{place} term" if is_alike else f"term of shape {shapes[name]}"
         zeros = torch.zeros_like(terms[name])
         yield changed(f"without the {term} in {operation.words}", {name: zeros})
 
@@ -321,13 +321,24 @@ def _constants(operation: Operation) -> Iterator[Change]:
         constant = value.item() if isinstance(value, torch.Tensor) and value.ndim == 0 else value
         if isinstance(constant, bool) or not isinstance(constant, (int, float)):
             continue
-        if operation.name in ("mul", "div") and name == "other" and constant not in (0, 1):
+        is_tensor = isinstance(value, torch.Tensor)
+        if _is_step(operation, name) and constant not in (0, 1):
             verb = "divided by" if operation.name == "div" else "times"
-            yield changed(f"without the step {verb} {constant:.6g}", {"other": 1})
+            one = torch.ones_like(value) if is_tensor else 1
+            yield changed(f"without the step {verb} {constant:.6g}", {name: one})
         for other in (*_rounded(float(constant)), *_neighbours(operation, constant)):
             text = f"with the constant {other:.8g} in place of {constant:.8g} in {operation.words}"
-            is_tensor = isinstance(value, torch.Tensor)
             yield changed(text, {name: torch.full_like(value, other) if is_tensor else other})
+
+
+def _is_step(operation: Operation, name: str) -> bool:
+    """Whether an operand without axes is a factor or a divisor that a port can leave out."""
+    if operation.name == "div":
+        return name == "other"
+    # On the left, one of two numbers without axes is a result.
+    other = operation.named().get("other")
+    has_axes = isinstance(other, torch.Tensor) and other.ndim > 0
+    return operation.name == "mul" and (name == "other" or has_axes)
 
 
 def _neighbours(operation: Operation, constant: float) -> tuple[int, ...]:

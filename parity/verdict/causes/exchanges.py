@@ -68,6 +68,8 @@ _LEFT_OUT = frozenset(
     ).split()
 )
 """Functions of one tensor that keep its shape and that a port can forget."""
+_JOINED = frozenset("bitwise_and bitwise_or logical_and logical_or".split())
+"""Operations that join two conditions."""
 _ORDERED = frozenset({"sub", "div", "where"})
 """Operations that differ with the order of `self` and `other`."""
 _POOLINGS = ("sum", "mean", "max")
@@ -173,8 +175,16 @@ def _forgotten(operation: Operation) -> Iterator[Change]:
 
 
 def _unmasked(operation: Operation) -> Iterator[Change]:
-    """A mask or a factor left out: one side of a choice everywhere, or no product with a tensor."""
+    """A mask or a factor left out: one side of a choice everywhere, or no product with a tensor.
+
+    Also one of two conditions that hold together, or in turn.
+    """
     named = operation.named()
+    if operation.name in _JOINED and operation.run().dtype is torch.bool:
+        for place, rest in (("second", "self"), ("first", "other")):
+            if isinstance(named.get(rest), torch.Tensor):
+                text = f"without the {place} condition in {operation.words}"
+                yield Change(text, lambda o, rest=rest: _everywhere(o, rest))
     if operation.name == "where":
         for place, name in (("first", "self"), ("second", "other")):
             if isinstance(named.get(name), torch.Tensor):
@@ -189,9 +199,9 @@ def _unmasked(operation: Operation) -> Iterator[Change]:
     is_alike = factors["self"].shape == factors["other"].shape
     for name, rest, place in (("other", "self", "second "), ("self", "other", "first ")):
         shape = "x".join(map(str, factors[name].shape))
-        factor = f"{place if is_alike else ''}factor of {shape}"
+        factor = f"{place if is_alike else ''}factor of shape {shape}"
         if operation.name == "div":
-            text = f"without the divisor of {shape}" if name == "other" else ""
+            text = f"without the divisor of shape {shape}" if name == "other" else ""
         else:
             text = "without the mask in mul" if _is_mask(factors[name]) else f"without the {factor}"
         if text:

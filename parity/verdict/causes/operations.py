@@ -11,6 +11,8 @@ import torch
 
 SHIFTED = "shifted by"
 """Words of a change that shifts data."""
+LEFT_OUT = "without "
+"""Begins the words of a change that leaves an operation or an operand out."""
 
 
 @dataclass(frozen=True)

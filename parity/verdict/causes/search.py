@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from parity.base.interruption import raisable
 from parity.verdict.causes.changes import changes_of
-from parity.verdict.causes.operations import SHIFTED, Change, DoesNotFit, Operation, Place, in_place
+from parity.verdict.causes.operations import LEFT_OUT, SHIFTED, Change, DoesNotFit, Operation, Place, in_place
 from parity.verdict.distances import Oracle
 from parity.verdict.patterns import FailedTensor
 
@@ -89,7 +89,8 @@ def cause(
     """The change of the reference's code that gives the port's result, in words; empty without one.
 
     Of several changes within the limit, the one with the smallest residual is the cause. Of equal ones, as
-    choices often have, a change of the code goes before a number, and a number before shifted data.
+    choices often have, an operation that is left out goes before another one, a change of the code before a
+    number, and a number before shifted data.
 
     Args:
         run: See `Run`.
@@ -134,8 +135,13 @@ class _Trial:
 
     @property
     def rank(self) -> int:
-        """0 for a change of the code, 1 for a number, 2 for shifted data."""
-        return 2 if SHIFTED in self.text else int(bool(self.rivals))
+        """0 for an operation that is left out, 1 for another one, 2 for a number, 3 for shifted data.
+
+        A term that is left out equals a term times 0, or one that is rounded to 0.
+        """
+        if SHIFTED in self.text:
+            return 3
+        return 2 if self.rivals else int(not self.text.startswith(LEFT_OUT))
 
 
 def _listed(

@@ -88,7 +88,10 @@ def test_a_term_of_a_sum_left_out(shape, words):
     own = "x".join(map(str, X.shape))
     for function, sign in ((aten.add.Tensor, 1), (aten.sub.Tensor, -1)):
         name = function.overloadpacket.__name__
-        without, alone = f"without the term of {words} in {name}", f"without the term of {own} in {name}"
+        without, alone = (
+            f"without the term of shape {words} in {name}",
+            f"without the term of shape {own} in {name}",
+        )
         expected = {without: X, alone: sign * term.expand(X.shape)}
         assert_tried(expected, function, X, term, part=" term ")
         expected = {alone: term.expand(X.shape), without: sign * X}
@@ -104,6 +107,16 @@ def test_terms_of_one_shape_are_told_by_their_place():
 def test_a_constant_or_another_operation_has_no_term():
     assert_tried({}, aten.add.Tensor, X, 0.5, part=" term ")
     assert_tried({}, aten.mul.Tensor, X, BIAS, part=" term ")
+
+
+def test_a_number_without_axes_is_a_factor_on_either_side():
+    factor = torch.tensor(0.95, dtype=torch.float64)
+    for operands in ((factor, X), (X, factor)):
+        assert_tried({"without the step times 0.95": X}, aten.mul.Tensor, *operands, part="the step")
+    # The numerator of a quotient is none, nor is a result without axes beside its weight.
+    assert_tried({}, aten.div.Tensor, factor, X, part="the step")
+    weighted = {"without the step times 2": factor}
+    assert_tried(weighted, aten.mul.Tensor, factor, 2 * torch.ones_like(factor), part="the step")
 
 
 @pytest.mark.parametrize("function", [aten.tril.default, aten.triu.default])

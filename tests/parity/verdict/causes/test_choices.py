@@ -19,7 +19,7 @@ def nearest(x, term=TERM, factor=1.0, shown=torch.argmin):
 def test_a_factor_that_drowns_another_term_is_no_cause():
     """Any large factor gives the choices of the product alone."""
     port = lambda x: nearest(x, term=0 * TERM)  # noqa: E731, a function as users write it
-    assert told(nearest, port, {"x": X}) == f"fits the reference without the term of {CODES} in add"
+    assert told(nearest, port, {"x": X}) == f"fits the reference without the term of shape {CODES} in add"
 
 
 def test_a_factor_that_is_one_of_many_is_no_cause():
@@ -48,6 +48,31 @@ def test_a_change_of_the_code_goes_before_a_number():
 
     text = told(reference, lambda x: reference(x, scale=1.0), {"x": X})
     assert text == "fits the reference without the step times 0.166667"
+
+
+COUNTS = torch.arange(ROWS) % 3
+SMALL = 0.9 * torch.rand(ROWS, D, generator=RNG, dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("reference", "port", "arguments", "text"),
+    [
+        # As a term times 0 is.
+        (lambda x, y: x + 0.5 * y, lambda x, y: x, {"x": X, "y": SMALL}, "the second term in add"),
+        # As a bound is that nothing reaches.
+        (lambda n: n.clamp(max=1), lambda n: n, {"n": COUNTS}, "clamp"),
+        # As a term is that is rounded to 0.
+        (
+            lambda x, y: (x - y).argmin(-1),
+            lambda x, y: x.argmin(-1),
+            {"x": X, "y": SMALL},
+            "the second term in sub",
+        ),
+    ],
+)
+def test_an_operation_that_is_left_out_goes_before_its_equals(reference, port, arguments, text):
+    found = told(lambda **own: reference(**own), lambda **own: port(**own), arguments)
+    assert found == f"fits the reference without {text}"
 
 
 HISTORY = torch.arange(ROWS) % 4

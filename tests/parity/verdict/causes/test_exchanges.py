@@ -239,18 +239,30 @@ def test_either_value_of_a_choice_everywhere():
 
 def test_a_product_without_a_factor_and_a_quotient_without_its_divisor():
     left_out = {text for text in tried(aten.mul.Tensor, X, MASK.double()) if text.startswith("without")}
-    assert left_out == {"without the mask in mul", "without the first factor of 3x6x8"}
+    assert left_out == {"without the mask in mul", "without the first factor of shape 3x6x8"}
     assert sorted(tried(aten.div.Tensor, X, Y[0])) == [
         "with +1 at the divisor of div",
         "with -1 at the divisor of div",
         "with mul in place of div",
         "with the operands of div exchanged",
         "with the result of div as int32",
-        "without the divisor of 6x8",
+        "without the divisor of shape 6x8",
     ]
     complex_ones = torch.complex(MASK.double(), torch.zeros(3, 6, 8, dtype=torch.float64))
-    assert "without the first factor of 3x6x8" in tried(aten.mul.Tensor, complex_ones, complex_ones)
+    assert "without the first factor of shape 3x6x8" in tried(aten.mul.Tensor, complex_ones, complex_ones)
     assert "without the mask in mul" not in tried(aten.mul.Tensor, complex_ones, complex_ones)
+
+
+@pytest.mark.parametrize("name", ["bitwise_and", "bitwise_or", "logical_and", "logical_or"])
+def test_one_of_two_conditions_left_out(name):
+    function = getattr(aten, name)
+    function, other = getattr(function, "Tensor", None) or function.default, MASK[0, 0]
+    results = tried(function, MASK, other)
+    assert torch.equal(results[f"without the second condition in {name}"], MASK)
+    assert torch.equal(results[f"without the first condition in {name}"], other.expand(MASK.shape))
+    # Bits of integers are no condition.
+    if name.startswith("bitwise"):
+        assert "condition" not in str(tried(function, MASK.int(), other.int()))
 
 
 def test_a_gate_and_its_complement():

@@ -36,7 +36,7 @@ def test_a_factor_that_every_step_leaves_out():
         return summed(**arguments, factor=torch.ones_like)
 
     text = told(summed, port, ARGUMENTS)
-    assert text == f"fits the reference without the factor of {D}, all {STEPS} times in {LINE}"
+    assert text == f"fits the reference without the factor of shape {D}, all {STEPS} times in {LINE}"
 
 
 def test_an_operand_of_a_sum_that_every_step_transposes():
@@ -54,7 +54,7 @@ def test_a_factor_that_one_step_leaves_out():
         return summed(**arguments, factor=lambda scale: next(factors))
 
     text = told(summed, port, ARGUMENTS)
-    assert text == f"fits the reference without the factor of {D}, the 3rd of {STEPS} times in {LINE}"
+    assert text == f"fits the reference without the factor of shape {D}, the 3rd of {STEPS} times in {LINE}"
 
 
 def test_the_number_of_a_step_in_words():
@@ -72,7 +72,7 @@ def test_a_loop_of_two_steps():
 
     for left_out, times in (((0, 1), "all 2 times"), ((1,), "the 2nd of 2 times")):
         text = told(summed, lambda left_out=left_out, **own: port(left_out, **own), arguments)
-        assert text == f"fits the reference without the factor of {D}, {times} in {LINE}"
+        assert text == f"fits the reference without the factor of shape {D}, {times} in {LINE}"
 
 
 def test_code_without_the_name_of_a_module():
@@ -90,7 +90,7 @@ def test_two_lines_are_two_places():
 
     arguments = {"x": ARGUMENTS["x"]}
     text = told(reference, lambda x: reference(x, second=0.0), arguments)
-    assert text == f"fits the reference without the factor of {D}"
+    assert text == f"fits the reference without the factor of shape {D}"
     # The same mistake at two places is none of these.
     assert told(reference, lambda x: reference(x, 0.0, 0.0), arguments) == ""
 
@@ -106,7 +106,7 @@ def test_two_operations_of_one_line_are_two_places():
         return first(x[0]) + 2 * (other or second)(x[1])
 
     arguments = {"x": ARGUMENTS["x"]}
-    text = f"fits the reference without the factor of {D}"
+    text = f"fits the reference without the factor of shape {D}"
     assert told(reference, lambda x: reference(x, second=torch.ones(D)), arguments) == text
     assert told(reference, lambda x: reference(x, torch.ones(D), torch.ones(D)), arguments) == ""
     # The same instruction of two functions is two places, too.
@@ -122,15 +122,15 @@ def test_a_loop_of_a_library_has_no_line_of_the_users_code(monkeypatch):
         return summed(**arguments, factor=torch.ones_like)
 
     text = told(summed, port, ARGUMENTS)
-    assert text == f"fits the reference without the factor of {D}, all {STEPS} times in the module"
+    assert text == f"fits the reference without the factor of shape {D}, all {STEPS} times in the module"
 
 
 @pytest.mark.parametrize(
     ("reference", "port", "text"),
     [
-        (lambda x, g: torch.tanh(x * g), lambda x, g: torch.tanh(x), "the factor of 3x1"),
-        (lambda x, g: torch.tanh(g * x), lambda x, g: torch.tanh(x), "the factor of 3x1"),
-        (lambda x, g: torch.tanh(x / g), lambda x, g: torch.tanh(x), "the divisor of 3x1"),
+        (lambda x, g: torch.tanh(x * g), lambda x, g: torch.tanh(x), "the factor of shape 3x1"),
+        (lambda x, g: torch.tanh(g * x), lambda x, g: torch.tanh(x), "the factor of shape 3x1"),
+        (lambda x, g: torch.tanh(x / g), lambda x, g: torch.tanh(x), "the divisor of shape 3x1"),
     ],
 )
 def test_a_tensor_left_out_of_a_product(reference, port, text):
@@ -150,7 +150,7 @@ def gated(x, scale, gate=lambda kept, scale: kept.mul_(scale)):
     [
         (lambda kept, scale: kept.div_(scale), "with div in place of mul"),
         (lambda kept, scale: kept.add_(scale), "with add in place of mul"),
-        (lambda kept, scale: kept, f"without the factor of {D}"),
+        (lambda kept, scale: kept, f"without the factor of shape {D}"),
         (lambda kept, scale: kept.sigmoid_(), ""),
     ],
 )

@@ -28,7 +28,7 @@ def without_gate(x, state):
     return step(x, state, gate=torch.ones_like)
 
 
-LEFT_OUT = f"fits the reference without the first factor of {B}x{D}"
+LEFT_OUT = f"fits the reference without the first factor of shape {B}x{D}"
 
 
 def test_a_cause_that_another_call_contradicts_is_none():
@@ -58,7 +58,7 @@ def test_all_runs_of_a_loop_of_another_length(others):
         return stepping(x, state, count, factors=lambda number: torch.ones(D))
 
     text = told(stepping, port, arguments(4), others=list(map(arguments, others)))
-    assert text.startswith(f"fits the reference without the factor of {D}, all 4 times in ")
+    assert text.startswith(f"fits the reference without the factor of shape {D}, all 4 times in ")
 
 
 def test_a_call_without_the_operation_contradicts_nothing():
@@ -90,7 +90,7 @@ def test_another_call_contradicts_changes_of_an_argument_and_of_all_runs_of_a_lo
         return stepping(x, state, count, **factors)
 
     four, three = (LATER | {"count": torch.tensor(count)} for count in (4, 3))
-    text = f"fits the reference without the factor of {D}, all 4 times in "
+    text = f"fits the reference without the factor of shape {D}, all 4 times in "
     assert told(stepping, without_factors, four, others=[four]).startswith(text)
     assert told(stepping, without_factors, four, others=[three]) == ""
 
