@@ -12,6 +12,7 @@ from parity.capture.captures import ModuleCall
 from parity.capture.names import TapName
 from parity.case.pairing import ABSENT
 from parity.verdict.arguments import is_received, other_form
+from parity.verdict.elements import NO_CALL
 from parity.verdict.evidence import Evidence, Results, shape_of
 from parity.verdict.judgement import MODEL_OUTPUT, TapJudgement
 
@@ -28,8 +29,10 @@ def missing(evidence: Evidence, results: Results, tap: str) -> str:
     theirs, ours = _calls(evidence.reference.tensors), _calls(results.tapped)
     if not ours.get(name.path):
         oftener = [path for path in theirs if ours.get(path, 0) > theirs[path]]
-        others = f"; {_counts(oftener[0], ours, theirs)}" if oftener else ""
-        return f"missing: the port never calls {name.path}{others}; {REMEDY}"
+        # Not a module inside another one of them.
+        outer = (path for path in oftener if not any(path.startswith(f"{other}.") for other in oftener))
+        others = "".join(f"; {_counts(path, ours, theirs)}" for path in itertools.islice(outer, 1))
+        return f"{NO_CALL[0]}{name.path}{others}; {REMEDY}"
     if ours[name.path] < theirs[name.path]:
         return f"missing: {_counts(name.path, ours, theirs)}{_remedy(evidence, name.path)}"
     return f"missing: the port's {name.path} returns no such output"

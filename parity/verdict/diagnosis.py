@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from parity.capture.names import Phase, TapName
 from parity.case.pairing import UNKNOWN
-from parity.verdict.elements import EQUAL_VALUES, NO_VERDICT, RAISES
+from parity.verdict.elements import EQUAL_VALUES, NO_CALL, NO_VERDICT, RAISES
 from parity.verdict.judgement import (
     MODEL_OUTPUT,
     ArgumentDifference,
@@ -60,7 +61,8 @@ def diagnose(
             wrong = next(((call, call.wrong) for call in calls or () if call.wrong), None)
             if wrong is not None and tap.kind not in (UNKNOWN, MODEL_OUTPUT):
                 return _between(taps, *wrong, entry, shows=True)
-            return Diagnosis("module", tap.tap, f"{tap.tap}: {verdict.reason}{_first_wrong(taps)}")
+            absent, reason = _outermost_absent(taps, tap, verdict)
+            return Diagnosis("module", absent.tap, f"{absent.tap}: {reason}{_first_wrong(taps)}")
     failed = [tap for tap in taps if tap.accumulated is not None and not tap.accumulated.passed]
     for call in calls or ():
         if call.wrong and (failed or call.is_wrong_by_itself):
@@ -82,6 +84,26 @@ def diagnose(
         reason = next(verdict.reason for verdict in typed.verdicts.values() if _is_of_types(verdict))
         return Diagnosis("module", typed.tap, f"{typed.tap}: {reason}")
     return Diagnosis()
+
+
+def _outermost_absent(
+    taps: Sequence[TapJudgement], tap: TapJudgement, verdict: Verdict
+) -> tuple[TapJudgement, str]:
+    """The outermost call that the port does not make, of a failing tap and the calls around it.
+
+    A call finishes before the call that makes it, which is therefore the next one of a module around it.
+    """
+    reason = verdict.reason
+    first = tap
+    for other in (
+        itertools.dropwhile(lambda own: own is not first, taps) if reason.startswith(NO_CALL) else ()
+    ):
+        if tap.path.startswith(f"{other.path}."):
+            around = other.accumulated
+            if around is None or not around.reason.startswith(NO_CALL):
+                break
+            tap, reason = other, around.reason
+    return tap, reason
 
 
 def with_own_leak(diagnosis: Diagnosis, leak: str, own_leak: str) -> Diagnosis:

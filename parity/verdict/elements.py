@@ -65,6 +65,8 @@ def compared(side: torch.Tensor, counted: np.ndarray) -> np.ndarray:
         return side.numpy()[counted].astype(np.float64, copy=False)
 
 
+NO_CALL = ("missing: the port never calls ", "missing: the port calls ")
+"""Beginnings of the reason of a call that the port does not make."""
 RAISES = "the module failed"
 """Beginning of the reason of a module that raises alone."""
 NO_VERDICT = "the oracle and the reference have them too, so no verdict is possible"

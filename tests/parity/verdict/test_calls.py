@@ -62,6 +62,12 @@ MISSING = {
         "the port's block returns no such output",
     ),
     "more calls": ("block[1]", "block[0] block@1[0]", "block[1]", "the port's block returns no such output"),
+    "another module instead": (
+        "first.norm first second.norm second",
+        "first.norm first first.norm@1 first@1",
+        "second",
+        f"the port never calls second; the port calls first 2 times, the reference once; {REMEDY}",
+    ),
     # Calls that append an item to a cache are no calls of the full forward.
     "appends": (
         "norm block",

@@ -94,6 +94,30 @@ def test_a_missing_tap_comes_before_a_wrong_one():
     assert actual == Diagnosis("module", "mask", text)
 
 
+NEVER, ONCE = "missing: the port never calls it", "missing: the port calls it once, the reference 2 times"
+
+
+@pytest.mark.parametrize(
+    ("block", "model", "named"),
+    [
+        (NEVER, ONCE, "model"),
+        (ONCE, NEVER, "model"),
+        (NEVER, "shape (2,) differs from the reference's (3,)", "model.block"),
+        ("missing: the port's block returns no such output", NEVER, "model.block.norm"),
+    ],
+)
+def test_of_calls_that_are_missing_the_outermost_is_named(block, model, named):
+    reasons = {"model.block.norm": NEVER, "model.blocks": ONCE, "model.block": block, "model": model}
+    taps = [
+        tap(path, isolated=None, accumulated=failure(reason, bound_for(PRECISIONS["fp32"], 1)))
+        for path, reason in reasons.items()
+    ]
+    assert diagnose([GOOD, *taps], {}, "") == Diagnosis("module", named, f"{named}: {reasons[named]}")
+    # A module that ran is not blamed for the calls inside it.
+    ran = tap("model.block", isolated=None, accumulated=FAIL)
+    assert diagnose([GOOD, taps[0], ran, taps[3]], {}, "").tap == "model.block.norm"
+
+
 def test_an_error_that_grows_inside_the_model():
     alone = verdict(0.5)
     grown = tap("block", "Block", isolated=alone, accumulated=FAIL)
