@@ -142,7 +142,7 @@ def without_partner(evidence: Evidence, results: Results) -> dict[str, str]:
     A port may join two calls of a shared module into one, or split one into two. Both sides then call it a
     different number of times, and results of one number have other shapes. Nothing inside the model is
     comparable with such a call. Where all shapes are equal, calls pair by their number: a shared layer that
-    runs too seldom is a fault.
+    runs too seldom is a fault. Calls with other sizes are added: see `of_other_sizes`.
     """
     reference, port = evidence.reference.tensors, results.tapped
     theirs, ours = _calls(reference), _calls(port)
@@ -155,11 +155,35 @@ def without_partner(evidence: Evidence, results: Results) -> dict[str, str]:
         and not name.is_output_of(evidence.entry)
         and shape_of(reference, str(name)) != shape_of(port, str(name))
     }
-    return {
+    counts = {
         path: _counts(path, ours, theirs)
         for path in unequal
         if path in joined or any(path.startswith(f"{outer}.") for outer in joined)
     }
+    return {**results.other_sizes, **counts}
+
+
+def of_other_sizes(evidence: Evidence, results: Results, taps: Sequence[TapJudgement]) -> dict[str, str]:
+    """The arguments of other sizes of the modules that fail inside the model for them alone, by path.
+
+    A port may run each expert on all rows and choose behind them, where PyTorch's sends it the rows that it
+    chose. Nothing inside the model is comparable with such a call, as with one that joins two. Every failing
+    result is one of such a call, and right alone: the model's outputs are right.
+    """
+    sizes: dict[str, str] = {}
+    for tap in taps:
+        if tap.passed:
+            continue
+        call, port = evidence.kinds.get(tap.tap), results.tapped.get(tap.tap)
+        is_wrong_alone = tap.isolated is not None and not tap.isolated.passed
+        is_unjudged = tap.isolated is None and bool(evidence.oracle_isolated)
+        if call is None or call.appends or port is None or is_wrong_alone or is_unjudged:
+            return {}
+        form = other_form(evidence, results, call, fails_alone=True)
+        if not form or tuple(port.shape) == shape_of(evidence.reference.tensors, tap.tap):
+            return {}
+        sizes[tap.path] = f"the port's call has other sizes, {form}"
+    return sizes
 
 
 def judged_alone(

@@ -28,6 +28,7 @@ from parity.verdict.calls import (
     judged_alone,
     looks_up_rows,
     missing,
+    of_other_sizes,
     spare_result,
     without_calls,
     without_partner,
@@ -63,7 +64,7 @@ class Comparison:
         calls: Calls that receive other arguments than the reference's.
         evidence: The evidence of the verdicts, under the port's choices.
         results: The runner's results, with calls, axes and factors of the reference; None if none differ.
-        without_partner: Numbers of calls of the modules whose calls have no partner, in words, by path.
+        without_partner: Words for the modules whose calls have no partner, by path.
     """
 
     taps: tuple[TapJudgement, ...]
@@ -94,7 +95,7 @@ def compare_runners(evidence: Evidence, runners: Sequence[Results]) -> list[Comp
     """Judge runners against the reference and the oracle, in their order."""
     compared = _compare_as_called(evidence, runners)
     return [
-        _in_forms(_in_order(own, evidence, results), evidence, results)
+        _in_other_sizes(_in_forms(_in_order(own, evidence, results), evidence, results), evidence, results)
         for own, results in zip(compared, runners, strict=True)
     ]
 
@@ -108,6 +109,16 @@ def _in_forms(comparison: Comparison, evidence: Evidence, results: Results) -> C
     if formed is results:
         return comparison
     return replace(_compare_as_called(evidence, [formed])[0], results=formed)
+
+
+def _in_other_sizes(comparison: Comparison, evidence: Evidence, results: Results) -> Comparison:
+    """The comparison of a failing runner, without results of calls with other sizes where only these fail."""
+    results = comparison.results or results
+    sizes = of_other_sizes(comparison.evidence or evidence, results, comparison.taps)
+    if not sizes:
+        return comparison
+    sized = replace(results, other_sizes=sizes)
+    return replace(_compare_as_called(evidence, [sized])[0], results=sized)
 
 
 def _in_order(comparison: Comparison, evidence: Evidence, results: Results) -> Comparison:
@@ -308,6 +319,8 @@ def _judge_tap(
     if call and is_alone and results.taps_modules and evidence.oracle_isolated:
         isolated = _judge_isolated(standards, evidence, results, call, tap, contaminated)
         fails_alone = isolated is not None and not isolated.passed and accumulated is not None
+        # With a result of another shape, nothing inside the model tells more.
+        fails_alone = fails_alone and (port is None or port.shape == reference.shape)
         if fails_alone and path not in apart and other_form(evidence, results, call, fails_alone):
             isolated = None
     if port is None and accumulated is not None:

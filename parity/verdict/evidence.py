@@ -325,6 +325,7 @@ class Results:
         scaled: Factors of the port's results that the module around the call undoes, by tap.
         in_forms: Words for the form of the tensors that a call receives and returns, where values tell it.
         reordered: Calls that the port makes in another order, by the reference's name.
+        other_sizes: Words for the arguments of other sizes of modules that are judged alone, by path.
         numbered: The port's own names of outputs by the reference's, where a number stands for a field.
         appending: Likewise as `received`, of the incremental forward.
     """
@@ -346,6 +347,7 @@ class Results:
     scaled: Mapping[str, float] = field(default_factory=dict)
     in_forms: Mapping[str, str] = field(default_factory=dict)
     reordered: frozenset[str] = frozenset()
+    other_sizes: Mapping[str, str] = field(default_factory=dict)
     numbered: Mapping[str, str] = field(default_factory=dict)
     appending: Capture = field(default_factory=Capture)
 

@@ -1,10 +1,13 @@
 """Comparisons of calls in another order, of modules that take other shapes alone, of tolerated errors."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from parity.capture.arguments import Argument, Received
+from parity.verdict.calls import ONE_SIDED
 from parity.verdict.comparison import compare
 from tests.parity.comparisons import CHECK, OUTPUT, TENSORS, B, evidence_with, results_with
 from tests.parity.verdict.received_calls import capture, tensor
@@ -100,6 +103,56 @@ def test_a_joined_call_that_is_wrong_alone_with_another_shape_is_judged_by_the_r
     comparison = compare(evidence, results)
     assert comparison.without_partner == {"block": "the port calls block once, the reference 2 times"}
     assert (comparison.tap("block").status, comparison.passed) == ("GAP", True)
+
+
+SIZES = "the port's call has other sizes, mask: shape (2, 1, 3) in place of (2, 3)"
+
+
+def other_sizes(**tensors):
+    """As `other_shape`, of a module whose result in the port has more rows."""
+    evidence, results = other_shape(**tensors)
+    for part in (results.tapped, results.poisoned):
+        part["block"] = torch.cat([TENSORS["block"]] * 2, dim=1)
+    return replace(evidence, absence=lambda path, kind: "the case allows it"), results
+
+
+def test_a_right_module_with_a_result_of_other_sizes_is_judged_alone_where_nothing_else_fails():
+    evidence, results = other_sizes()
+    comparison = compare(evidence, results)
+    block = comparison.tap("block")
+    assert (block.accumulated, block.isolated.status, comparison.passed) == (None, "PASS", True)
+    assert comparison.without_partner == comparison.results.other_sizes == {"block": SIZES}
+    # A batch in which no module runs alone.
+    again = compare(replace(evidence, oracle_isolated={}), replace(results, isolated={}))
+    assert (again.tap("block").status, again.passed) == ("GAP", True)
+    # A case that asks for equal calls has both shapes in its failure.
+    strict = compare(replace(evidence, absence=lambda path, kind: ""), results)
+    assert strict.diagnosis.tap == "block"
+    assert strict.diagnosis.text.endswith(f"; {SIZES}; {ONE_SIDED}")
+
+
+def test_other_sizes_excuse_no_other_failure():
+    wrong = {
+        "alone": other_sizes(block=3 * TENSORS["block"]),
+        "not alone": other_sizes(),
+        "an output": other_sizes(),
+        "another module": other_sizes(),
+        "equal arguments": other_sizes(),
+    }
+    del wrong["not alone"][1].isolated["block"]
+    wrong["an output"][1].untapped[OUTPUT] = 2 * TENSORS[OUTPUT]
+    wrong["another module"][1].tapped["bias"] = 2 * TENSORS["bias"]
+    wrong["equal arguments"][1].received.call_inputs["mask"] = torch.zeros(2, 3)
+    for name, (evidence, results) in wrong.items():
+        comparison = compare(evidence, results)
+        assert not comparison.passed, name
+        assert comparison.without_partner == {}, name
+
+
+def test_a_wrong_result_of_the_reference_s_sizes_is_no_matter_of_sizes():
+    evidence, results = other_sizes()
+    results.tapped["block"] = 3 * TENSORS["block"]
+    assert not compare(evidence, results).passed
 
 
 def test_a_module_that_is_wrong_alone_and_has_no_verdict_inside_fails():
