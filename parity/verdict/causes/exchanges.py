@@ -323,6 +323,11 @@ def _modes(operation: Operation) -> Iterator[Change]:
             yield changed("without the weights of the bags", {"per_sample_weights": None})
         if named.get("padding_idx", -1) >= 0:
             yield changed("with padding among the bags", {"padding_idx": -1})
+    if operation.name == "native_group_norm":
+        present, channels = named["group"], named["C"]
+        for count in (count for count in range(1, channels + 1) if channels % count == 0):
+            if count != present:
+                yield changed(f"with {count} groups in place of {present}", {"group": count})
     if operation.name == "div" and "rounding_mode" in named:
         for rounding in _ROUNDINGS:
             if rounding != named["rounding_mode"]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any
 
 import torch
@@ -16,6 +17,13 @@ _PADS = {
     **{f"reflection_pad{rank}d": "reflect" for rank in (1, 2, 3)},
     **{f"replication_pad{rank}d": "replicate" for rank in (1, 2, 3)},
 }
+_SIDES: tuple[Callable[[int, int], tuple[int, int]], ...] = (
+    lambda before, after: (after, before),
+    lambda before, after: ((before + after) // 2, before + after - (before + after) // 2),
+    lambda before, after: (before + after, 0),
+    lambda before, after: (0, before + after),
+)
+"""Padding before and after an axis on the other side, on both, or on one alone."""
 _MAX_POOLS = {"max_pool2d_with_indices": F.avg_pool2d, "max_pool3d_with_indices": F.avg_pool3d}
 _MEAN_POOLS = {"avg_pool2d": F.max_pool2d, "avg_pool3d": F.max_pool3d}
 
@@ -34,13 +42,17 @@ def _pads(operation: Operation) -> Iterator[Change]:
     named = operation.named()
     name = "pad" if "pad" in named else "padding"
     pad = list(named[name])
-    for start in range(0, len(pad), 2):
-        before, after = pad[start : start + 2]
-        both = before + after
-        for other in dict.fromkeys(((after, before), (both // 2, both - both // 2), (both, 0), (0, both))):
+    sides = list(zip(pad[::2], pad[1::2], strict=True))
+    for axis, (before, after) in enumerate(sides):
+        for other in dict.fromkeys(kind(before, after) for kind in _SIDES):
             if other != (before, after):
                 text = f"with a padding of {other} in place of {(before, after)}"
-                yield changed(text, {name: [*pad[:start], *other, *pad[start + 2 :]]})
+                yield changed(text, {name: [*pad[: 2 * axis], *other, *pad[2 * axis + 2 :]]})
+    # An image has one kind of padding on both axes.
+    for others in dict.fromkeys(tuple(kind(*own) for own in sides) for kind in _SIDES):
+        if sum(other != own for other, own in zip(others, sides, strict=True)) > 1:
+            joined = tuple(chain.from_iterable(others))
+            yield changed(f"with a padding of {joined} in place of {tuple(pad)}", {name: list(joined)})
     for mode in ("constant", "reflect", "replicate", "circular"):
         if mode != present:
             yield Change(
@@ -56,13 +68,19 @@ def _padded_convolutions(operation: Operation) -> Iterator[Change]:
         return
     axes = named["weight"].ndim - 2
     padding = _per_axis(named["padding"], axes)
-    for axis, size in enumerate(padding):
-        for sides in ((2 * size, 0), (0, 2 * size)) if size else ():
-            # `F.pad` begins with the last axis.
-            pad = [0, 0] * (axes - 1 - axis) + list(sides)
-            rest = [*padding[:axis], 0, *padding[axis + 1 :]]
+    padded = [axis for axis, size in enumerate(padding) if size]
+    for own in dict.fromkeys((*((axis,) for axis in padded), tuple(padded))):
+        sizes = [padding[axis] for axis in own]
+        for place in (0, 1) if own else ():
+            pad = [0, 0] * axes
+            for axis, size in zip(own, sizes, strict=True):
+                # `F.pad` begins with the last axis.
+                pad[2 * (axes - 1 - axis) + place] = 2 * size
+            rest = [0 if axis in own else size for axis, size in enumerate(padding)]
+            sides = tuple(side for size in sizes for side in ((2 * size, 0), (0, 2 * size))[place])
+            both = tuple(size for size in sizes for _ in range(2))
             yield Change(
-                f"with a padding of {sides} in place of {(size, size)}",
+                f"with a padding of {sides} in place of {both}",
                 lambda o, pad=pad, rest=rest: o.run(
                     {"input": F.pad(o.named()["input"], pad), "padding": rest}
                 ),

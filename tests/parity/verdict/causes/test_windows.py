@@ -46,6 +46,21 @@ CONFUSED = {
         lambda x: F.conv2d(F.pad(x, (0, 0, 0, 2)), KERNEL[:, :, None].expand(4, 6, 3, 3)),
         r"with a padding of \(0, 2\) in place of \(1, 1\)",
     ),
+    "side of both axes of an image": (
+        lambda x: F.pad(x, (0, 1, 0, 1)) * 1.1,
+        lambda x: F.pad(x, (1, 0, 1, 0)) * 1.1,
+        r"with a padding of \(1, 0, 1, 0\) in place of \(0, 1, 0, 1\)",
+    ),
+    "side of both axes of a convolution": (
+        lambda x: F.conv2d(x, KERNEL[:, :, None].expand(4, 6, 3, 3), stride=2, padding=1),
+        lambda x: F.conv2d(F.pad(x, (0, 1, 0, 1)), KERNEL[:, :, None].expand(4, 6, 3, 3), stride=2),
+        r"with a padding of \(0, 2, 0, 2\) in place of \(1, 1, 1, 1\)",
+    ),
+    "groups of a norm": (
+        lambda x: F.group_norm(x, 3),
+        lambda x: F.group_norm(x, 2),
+        "with 2 groups in place of 3",
+    ),
     "kind of a padding": (
         lambda x: F.pad(x, (1, 1)) * 1.1,
         lambda x: F.pad(x, (1, 1), mode="replicate") * 1.1,
