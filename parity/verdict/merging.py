@@ -185,8 +185,11 @@ def _worse(earlier: TapJudgement, later: TapJudgement, is_named: bool) -> TapJud
 
     It is the earlier one if that fails at the tap that the diagnosis names.
 
-    A verdict that one of them alone has is that of both.
+    A verdict that one of them alone has is that of both, also where the other one has no verdict at all.
     """
+    if bool(earlier.verdicts) != bool(later.verdicts):
+        judged, unjudged = (earlier, later) if earlier.verdicts else (later, earlier)
+        return replace(judged, notes=tuple(dict.fromkeys(judged.notes + unjudged.notes)))
     coarser, finer = sorted((earlier, later), key=lambda tap: -tap.min_detectable_error)
     notes = tuple(dict.fromkeys(earlier.notes + later.notes))
     is_later = not (is_named and not earlier.passed) and _badness(later) > _badness(earlier)

@@ -102,6 +102,14 @@ def test_a_right_port_passes_with_a_note_of_both_numbers(reference, port, counts
 
 
 @SIDES
+def test_a_right_port_passes_at_all_sizes(reference, port, counts):
+    sizes = {name: {0: 1} for name in INPUTS}
+    result = parity.compare(reference(), port, INPUTS, ("fp32",), dynamic=sizes)
+    assert result.passed, result
+    assert modules(result)["encoder"].status == "PASS"
+
+
+@SIDES
 @pytest.mark.parametrize(
     ("bug", "place", "told"),
     [

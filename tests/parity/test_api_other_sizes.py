@@ -66,6 +66,11 @@ def test_a_right_port_passes_with_a_note(tmp_path):
     assert note in (tmp_path / "report.json").read_text()
 
 
+def test_a_right_port_passes_at_all_sizes():
+    result = parity.compare(Reference(), port(), INPUTS, ("fp32",), dynamic={"x": {0: 1}})
+    assert result.passed, result
+
+
 @pytest.mark.parametrize(
     ("faults", "place"),
     [

@@ -303,6 +303,23 @@ def test_the_worse_of_two_batches_as_a_whole():
     assert merged.batch == "0"
 
 
+def test_a_batch_without_a_verdict_on_a_tap_leaves_that_of_the_other_one():
+    """A call without a partner is judged alone, and modules run alone in some batches only."""
+    alone = tap("block", isolated=verdict(0.3, 1e-6), accumulated=None, batch="0", notes=("judged alone",))
+    absent = replace(
+        alone,
+        isolated=None,
+        batch="1",
+        gap="the port calls block once",
+        min_detectable_error=math.nan,
+        notes=(),
+    )
+    for batches in ((alone, absent), (absent, alone)):
+        merged, taps = _merged(*(runner(batch) for batch in batches))
+        assert (merged.verdict, taps["block"]) == ("PASS", alone)
+    assert _merged(runner(absent), runner(replace(absent, batch="2")))[1]["block"] == absent
+
+
 def test_a_failure_is_worse_than_any_margin():
     """A failure for a reason that no error shows, such as another type, has a small margin."""
     failed = replace(verdict(0.1), status="FAIL", reason="float16 in place of float32")
