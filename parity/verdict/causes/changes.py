@@ -27,9 +27,17 @@ OTHER_FACTOR = 2.0
 MOST_PARTS = 6
 """Largest number of operands or results that are exchanged in pairs."""
 FOLDS = "views with the last two axes exchanged, as of heads folded in the other order"
-_COMPARISONS = {"lt": "le", "le": "lt", "gt": "ge", "ge": "gt"}
+_COMPARISONS = {
+    "lt": ("le", "gt", "ge"),
+    "le": ("lt", "ge", "gt"),
+    "gt": ("ge", "lt", "le"),
+    "ge": ("gt", "le", "lt"),
+    "eq": ("ne",),
+    "ne": ("eq",),
+}
+"""Comparisons that a port may have in place of one: with or without the equal numbers, or the other way."""
 _CONDITIONS = frozenset("lt le gt ge eq ne".split())
-_SIGNS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+_SIGNS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
 _OPERANDS = {
     "mm": ("self", "mat2"),
     "bmm": ("self", "mat2"),
@@ -153,10 +161,9 @@ def _diagonals(operation: Operation) -> Iterator[Change]:
 
 
 def _comparisons(operation: Operation) -> Iterator[Change]:
-    if operation.name in _COMPARISONS:
-        other = _COMPARISONS[operation.name]
+    for other in _COMPARISONS.get(operation.name, ()):
         text = f"with {_SIGNS[other]} in place of {_SIGNS[operation.name]}"
-        yield Change(text, lambda o: getattr(torch, other)(*o.args))
+        yield Change(text, lambda o, other=other: getattr(torch, other)(*o.args))
     if operation.name in _CONDITIONS:
         # Before numbers: a condition that is left out fits one, such as -1 for the id 0 of padding.
         result = operation.run()

@@ -266,6 +266,11 @@ def _changed_arguments(
                     text = f"with {name} {SHIFTED} {step:+d} along axis {axis}"
                     yield text, {name: tensor.roll(step, axis)}
             yield f"with {name} inverted", {name: ~tensor}
+            # Such as queries for keys.
+            for first, second in itertools.combinations(range(tensor.ndim), 2):
+                turned = tensor.transpose(first, second)
+                if turned.shape == tensor.shape and not torch.equal(turned, tensor):
+                    yield f"with axes {first} and {second} of {name} exchanged", {name: turned}
         elif tensor.dtype.is_floating_point:
             for other in COARSER:
                 rounded = tensor.to(other).to(tensor.dtype)

@@ -171,17 +171,26 @@ def test_a_comparison_is_left_out(name):
 
 
 @pytest.mark.parametrize(
-    ("function", "words", "changed"),
+    ("sign", "others"),
     [
-        (aten.lt.Tensor, "<= in place of <", torch.le),
-        (aten.le.Tensor, "< in place of <=", torch.lt),
-        (aten.gt.Tensor, ">= in place of >", torch.ge),
-        (aten.ge.Tensor, "> in place of >=", torch.gt),
+        ("<", "<= > >="),
+        ("<=", "< >= >"),
+        (">", ">= < <="),
+        (">=", "> <= <"),
+        ("==", "!="),
+        ("!=", "=="),
     ],
 )
-def test_a_strict_comparison_or_not(function, words, changed):
+def test_another_comparison(sign, others):
     x, y = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([2.0, 2.0, 2.0])
-    assert_tried({f"with {words}": changed(x, y)}, function, x, y, part=" in place of ")
+    functions = {
+        "<": torch.lt, "<=": torch.le, ">": torch.gt, ">=": torch.ge, "==": torch.eq, "!=": torch.ne
+    }  # fmt: skip
+    expected = {f"with {other} in place of {sign}": functions[other](x, y) for other in others.split()}
+    compare = getattr(aten, functions[sign].__name__).Tensor
+    assert_tried(expected, compare, x, y, part=" in place of ")
+    # Nearest first: of equal results the first one is told.
+    assert [text for text in tried(compare, x, y) if " in place of " in text] == list(expected)
 
 
 def test_another_axis():

@@ -86,7 +86,7 @@ CONFUSED = {
     "branches": (
         lambda x: torch.where(x > 0, x, Y),
         lambda x: torch.where(x > 0, Y, x),
-        "operands of where exchanged|<= in place of >",
+        "operands of where exchanged|<=? in place of >",
     ),
     "bags": (
         lambda x: F.embedding_bag(IDS, TABLE, OFFSETS, mode="sum") + x[0, 0, :4],

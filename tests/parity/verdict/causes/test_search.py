@@ -29,6 +29,17 @@ def test_a_shifted_mask(step, axis):
     assert text == f"fits the reference with mask shifted by {step:+d} along axis {axis}"
 
 
+def test_a_mask_with_two_axes_exchanged():
+    square = torch.rand(3, N, N, generator=torch.Generator().manual_seed(5)) < 0.5
+    values = torch.randn(3, N, N, generator=torch.Generator().manual_seed(6), dtype=torch.float64)
+
+    def reference(mask):
+        return values.masked_fill(mask, 0.0)
+
+    text = searched(reference, lambda mask: reference(mask.mT), {"mask": square})
+    assert text == "fits the reference with axes 1 and 2 of mask exchanged"
+
+
 @pytest.mark.parametrize("step", [1, -1])
 def test_shifted_integers_stay_positive(step):
     assert IDS.min() == 0
