@@ -116,6 +116,10 @@ def test_of_calls_that_are_missing_the_outermost_is_named(block, model, named):
     # A module that ran is not blamed for the calls inside it.
     ran = tap("model.block", isolated=None, accumulated=FAIL)
     assert diagnose([GOOD, taps[0], ran, taps[3]], {}, "").tap == "model.block.norm"
+    # Nor for a result that a call does not have.
+    without = failure("missing: the port's norm returns no such output", bound_for(PRECISIONS["fp32"], 1))
+    lost = tap("model.block.norm", isolated=None, accumulated=without)
+    assert diagnose([GOOD, lost, *taps[1:]], {}, "").tap == "model.block.norm"
 
 
 def test_an_error_that_grows_inside_the_model():
