@@ -18,6 +18,7 @@ from parity.base.errors import UserError
 from parity.base.precision import dtype_name
 from parity.base.trees import dotted, leaves
 from parity.case.model import Case
+from parity.case.options import Option
 from parity.case.plan import Arrays, PlannedBatch
 from parity.case.signatures import require_signatures
 from parity.case.users_code import of_case
@@ -30,11 +31,15 @@ def require_case(case: Case) -> None:
     """
     require_signatures(case)
     case.check_options()
-    _call(case, "options", case.options, _is_named, "return a dictionary of options by name")
     _call(
-        case, "cannot_be_asked", case.cannot_be_asked, _is_named, "return a dictionary of reasons by answer"
+        case,
+        "options",
+        case.options,
+        lambda result: _is_named(result) and all(isinstance(option, Option) for option in result.values()),
+        "return a dictionary of parity.case.options.Option by name",
     )
-    _call(case, "gaps", case.gaps, _is_named, "return a dictionary of reasons by the name of a class")
+    _call(case, "cannot_be_asked", case.cannot_be_asked, _is_told, "return a dictionary of reasons by answer")
+    _call(case, "gaps", case.gaps, _is_told, "return a dictionary of reasons by the name of a class")
     _call(
         case,
         "boundaries",
@@ -264,6 +269,10 @@ def _is_mapping(value: Any) -> bool:
 
 def _is_named(value: Any) -> bool:
     return isinstance(value, Mapping) and all(isinstance(name, str) for name in value)
+
+
+def _is_told(value: Any) -> bool:
+    return _is_named(value) and all(isinstance(reason, str) for reason in value.values())
 
 
 def _is_sequence(value: Any) -> bool:

@@ -77,11 +77,13 @@ def load_case(reference: CaseReference) -> Case:
 
 
 def require_facts(case: Case, told: str) -> None:
-    """Raises `UserError` for a name, a seed or a number of rows that is none; `told` stands for the case."""
+    """Raises `UserError` for a name, a text or a number that is none; `told` stands for the case."""
     name = getattr(case, "name", None)
     if not (isinstance(name, str) and _NAME.fullmatch(name)):
         fix = "give it a name of letters, digits and underscores"
         raise UserError("case", told, f"has the name {name!r}", fix)
+    if not isinstance(case.description, str):
+        raise UserError("case", told, f"has the description {case.description!r}", "give it a text")
     for size, value, least in (("seed", case.seed, 0), ("batch_size", case.batch_size, 1)):
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             problem = f"has the {size} {value!r}"

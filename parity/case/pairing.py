@@ -237,8 +237,9 @@ class Pairing:
                         )
         if self.initial not in ("sensitive", "own"):
             raise UserError("initial", self.initial, "is not known", "use 'sensitive' or 'own'")
-        if not isinstance(self.squeeze, bool):
-            raise UserError("squeeze", self.squeeze, "is not known", "use True or False")
+        for field in ("squeeze", "one_sided", "states_rows"):
+            if not isinstance(getattr(self, field), bool):
+                raise UserError(field, getattr(self, field), "is not known", "use True or False")
         if not isinstance(self.tolerance, Mapping):
             raise UserError("tolerance", self.tolerance, "is for no module", "write {path: relative error}")
         for pattern, error in self.tolerance.items():

@@ -11,6 +11,7 @@ from types import FrameType
 
 from parity.base.code import is_library, shown
 from parity.base.errors import UserError
+from parity.base.first_lines import first_line
 from parity.base.interruption import raisable
 from parity.base.memory import is_lack
 from parity.case.model import Case
@@ -60,8 +61,8 @@ def told(error: BaseException) -> str:
         places = [f"{error.filename}:{error.lineno}"]
     else:
         places = [f"{file}:{line}" for file, line in _lines(error)]
-    # The first line tells the mistake; the place has to remain.
-    text = str(error).strip().partition("\n")[0]
+    # One line tells the mistake; the place has to remain.
+    text = first_line(error) if str(error).strip() else ""
     return ", ".join([": ".join(filter(None, [type(error).__name__, text])), *places[-1:]])
 
 

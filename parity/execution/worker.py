@@ -19,13 +19,14 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TextIO, TypeVar
 
 from parity.base.errors import UserError
+from parity.base.first_lines import first_line
 from parity.base.interruption import raisable, stay_if_ending, undoing
 from parity.base.memory import is_allocation_failure
 from parity.base.process import leave_out_of_collections, reuse_freed_memory
 from parity.capture.spool import CannotWrite
 from parity.execution import fork_server, gpu_memory
 from parity.execution.commands import Commands
-from parity.execution.errors import error_text, first_line
+from parity.execution.errors import error_text
 from parity.execution.record import RunnerFailure, Status
 from parity.runners.base import BuiltOnly, Refused, Unavailable
 

@@ -37,6 +37,16 @@ WeightScale = Callable[[str, torch.Tensor], float | torch.Tensor | None]
 InitialBuffer = Callable[[str, torch.Tensor], torch.Tensor | None]
 
 
+def built_reference(case: Case) -> torch.nn.Module:
+    """The reference of a case. Raises `UserError` where `build_reference` raises, or returns no module."""
+    with of_case(case, "build_reference"):
+        model: object = case.build_reference()
+    if not isinstance(model, torch.nn.Module):
+        returned, fix = in_place_of_model(model, "torch.nn.Module")
+        raise UserError("case", case.name, f"has no reference: build_reference returns {returned}", fix)
+    return model
+
+
 def case_weights(
     case: Case, checkpoint: Path | None = None, arguments: Mapping[str, Mapping[str, Any]] | None = None
 ) -> tuple[dict[str, torch.Tensor], str]:
@@ -52,12 +62,7 @@ def case_weights(
             not take the arguments; or see `load_checkpoint`.
     """
     require("case", case.name, case.least_bytes()[0], "give smaller sizes")
-    with of_case(case, "build_reference"):
-        model: object = case.build_reference()
-    if not isinstance(model, torch.nn.Module):
-        returned, fix = in_place_of_model(model, "torch.nn.Module")
-        problem = f"has no reference: build_reference returns {returned}"
-        raise UserError("case", case.name, problem, fix)
+    model = built_reference(case)
     require_plain("case", case.name, model)
     if type(case).call is Case.call:
         for origin, of_batch in (arguments or {}).items():

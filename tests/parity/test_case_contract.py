@@ -1,6 +1,7 @@
 """Results of a case's own methods that do not fit: the method, its result and the fix in one line."""
 
 import functools
+import sys
 
 import numpy as np
 import nvtripy as tp
@@ -29,6 +30,14 @@ class Port(tp.Module):
 
     def forward(self, x: tp.Tensor) -> tp.Tensor:
         return self.layer(x)
+
+
+class Unbuilt(Port):
+    """Its weight has another number of elements than its shape."""
+
+    def __init__(self, dtype):
+        super().__init__(dtype)
+        self.weight = tp.reshape(tp.ones((2, 3), dtype=dtype), (5,))
 
 
 class Right(parity.Case):
@@ -194,6 +203,26 @@ def test_names_and_numbers_of_another_type(methods, message):
         ({"name": "../up"}, "case: Wrong has the name '../up'; give it a name of letters"),
         ({"batch_size": 4.0}, "case: Wrong has the batch_size 4.0; give it a whole number, 1 or more"),
         ({"seed": True}, "case: Wrong has the seed True; give it a whole number, 0 or more"),
+        ({"description": 3}, "case: Wrong has the description 3; give it a text"),
+        ({"one_sided": "no"}, "one_sided: no is not known; use True or False"),
+        ({"states_rows": 1}, "states_rows: 1 is not known; use True or False"),
+        ({"options": lambda self: {"a": 3}}, "options: {'a': 3} is no result"),
+        ({"gaps": lambda self: {"Linear": 3}}, "gaps: {'Linear': 3} is no result"),
+        ({"cannot_be_asked": lambda self: {"a": None}}, "cannot_be_asked: {'a': None} is no result"),
+        ({"build_reference": lambda self: None}, "has no reference: build_reference returns None"),
+        (
+            {"build_reference": lambda self: Model},
+            "reference: build_reference returns the class Model",
+        ),
+        (
+            {"build_reference": lambda self: sys.exit(0)},
+            "used: build_reference fails (SystemExit: 0",
+        ),
+        ({"build_port": lambda self, dtype: sys.exit(0)}, "cannot be used: build_port fails (SystemExit: 0"),
+        (
+            {"build_port": lambda self, dtype: Unbuilt(dtype)},
+            "build_port fails (TripyException: 'tensorrt.reshape' op reshape changes volume: ",
+        ),
     ],
 )
 def test_facts_of_another_type(facts, message):

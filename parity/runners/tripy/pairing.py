@@ -19,7 +19,9 @@ from parity.case import Case, Form
 from parity.case.pairing import check_paths, entry_of, function_of
 from parity.case.patterns import matched
 from parity.case.plain_models import in_place_of_model
+from parity.case.users_code import of_case
 from parity.inputs.port_weights import port_weights, source_of
+from parity.inputs.weights import built_reference
 from parity.runners.tripy.compiled import tripy_dtype, tripy_value
 from parity.runners.tripy.lean_traces import leanly
 
@@ -103,9 +105,12 @@ def require_taking(case: Case, model: tp.Module, arguments: Mapping[str, Any]) -
 
 def check_port(case: Case, dtype: torch.dtype) -> None:
     """Raises `UserError` for modules and tensors without a counterpart, before a run."""
-    model = built_port(case, dtype)
+    with of_case(case, "build_port"):
+        model = built_port(case, dtype)
+        # A tensor may be computed now.
+        shapes = _shapes(model.state_dict())
     check_patterns(case, list(paired_modules(case, model)))
-    port_weights(case, case.build_reference().state_dict(), _shapes(model.state_dict()))
+    port_weights(case, built_reference(case).state_dict(), shapes)
 
 
 def check_patterns(case: Case, paths: Sequence[str]) -> None:
