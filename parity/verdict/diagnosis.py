@@ -157,12 +157,25 @@ def _failed_alone(
         fails = "does not run on its own"
     is_append = TapName.parse(tap.tap).phase is Phase.APPENDING
     text = f"{'in an append, ' * is_append}{tap.path} ({tap.kind}) {fails}: {verdict.reason}"
+    text += _also_wrong(taps, tap)
     for call in calls:
         if call.parent == tap.path and call.wrong:
             text = f"{text}; inside, {call.call} {call.text()}"
             argument = argument_of(call.call, call.wrong.name)
             return Diagnosis("module", tap.tap, text, code=tap.path, argument=argument)
     return Diagnosis("module", tap.tap, text + (_first_inside(taps, tap) or _nearest_inside(taps, tap)))
+
+
+def _also_wrong(taps: Sequence[TapJudgement], failed: TapJudgement) -> str:
+    """The other results of a call that fail alone, in words: a wrong integer may make a right result fail."""
+    call = TapName.parse(failed.tap).module_call
+    others = [
+        tap.tap
+        for tap in taps
+        if tap is not failed and tap.isolated is not None and not tap.isolated.passed
+        if TapName.parse(tap.tap).module_call == call
+    ]
+    return f"; also {', '.join(others)}" if others else ""
 
 
 def _between(

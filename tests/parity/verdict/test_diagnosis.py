@@ -36,6 +36,18 @@ def test_the_first_module_that_fails_alone():
     assert actual == Diagnosis("module", "block", "block (Block) diverges on its own: exceeds")
 
 
+def test_the_other_wrong_results_of_a_module_that_fails_alone_are_told():
+    results = [
+        tap(f"block[{name}]", "Block", isolated=FAIL, path="block") for name in ("first", "second", "third")
+    ]
+    right = tap("block[right]", "Block", path="block")
+    unjudged = tap("block[unjudged]", "Block", isolated=None, path="block")
+    again = tap("block@1[first]", "Block", isolated=FAIL, path="block")
+    actual = diagnose([*results, right, unjudged, again], {}, "")
+    assert actual.text.endswith("; also block[second], block[third]")
+    assert "also" not in diagnose([results[0], right, unjudged, again], {}, "").text
+
+
 def test_a_module_that_fails_alone_in_an_append_is_told_so():
     failed = replace(tap("append:block@1[0]", "Block", isolated=verdict(2 * CLOSE)), path="block")
     actual = diagnose([GOOD, failed], {}, "")
