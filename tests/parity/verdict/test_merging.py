@@ -320,10 +320,11 @@ def test_a_batch_without_a_verdict_on_a_tap_leaves_that_of_the_other_one():
     assert _merged(runner(absent), runner(replace(absent, batch="2")))[1]["block"] == absent
     told = replace(absent, notes=("judged alone", "in one batch"))
     assert _merged(runner(alone), runner(told))[1]["block"] == replace(alone, notes=told.notes)
-    inside = tap("block", isolated=None, accumulated=verdict(0.9, 1e-6), batch="1")
-    for batches in ((alone, inside), (inside, alone)):
-        both = _merged(*(runner(batch) for batch in batches))[1]["block"]
-        assert (both.isolated, both.accumulated) == (alone.isolated, inside.accumulated)
+    for error in (0.1, 0.9):
+        inside = tap("block", isolated=None, accumulated=verdict(error, 1e-6), batch="1")
+        for batches in ((alone, inside), (inside, alone)):
+            both = _merged(*(runner(batch) for batch in batches))[1]["block"]
+            assert (both.isolated, both.accumulated) == (alone.isolated, inside.accumulated)
 
 
 def test_a_failure_is_worse_than_any_margin():
