@@ -93,17 +93,16 @@ def _outermost_absent(
 
     A call finishes before the call that makes it, which is therefore the next one of a module around it.
     """
-    reason = verdict.reason
-    first = tap
-    for other in (
-        itertools.dropwhile(lambda own: own is not first, taps) if reason.startswith(NO_CALL) else ()
-    ):
-        if tap.path.startswith(f"{other.path}."):
+    if not verdict.reason.startswith(NO_CALL):
+        return tap, verdict.reason
+    outermost, reason = tap, verdict.reason
+    for other in itertools.dropwhile(lambda own: own is not tap, taps):
+        if outermost.path.startswith(f"{other.path}."):
             around = other.accumulated
             if around is None or not around.reason.startswith(NO_CALL):
                 break
-            tap, reason = other, around.reason
-    return tap, reason
+            outermost, reason = other, around.reason
+    return outermost, reason
 
 
 def with_own_leak(diagnosis: Diagnosis, leak: str, own_leak: str) -> Diagnosis:
