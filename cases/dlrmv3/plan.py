@@ -1,6 +1,6 @@
 """Batches of requests beside the typical one: other widths, sizes and values.
 
-Together they reach histories of nothing, of one and of all rows, one candidate and all, both sides of the
+Together they reach histories of nothing, of one and of all rows, no candidate, one and all, both sides of the
 time buckets' edges, equal times, candidates at other moments, events after the query, and moments before 1970
 and beyond 32 bits.
 
@@ -87,10 +87,14 @@ def _shapes_and_values(draw: Drawing, typical: int) -> Iterator[PlannedBatch]:
     history_B = rng.integers(0, h + 1, typical)
     history_B[[0, typical // 2]] = max(1, h - 1), h
     candidates_B = rng.integers(1, t + 1, typical)
+    # Beside others: a batch of this user alone would predict nothing.
+    if typical > 1:
+        candidates_B[typical // 2] = 0
     lengths = (tuple(rows.tolist()) for rows in (history_B, candidates_B))
     yield PlannedBatch(
         "decades",
-        "queries before 1970 and beyond 32 bits, at other hours and days; ages of decades",
+        "queries before 1970 and beyond 32 bits, at other hours and days; ages of decades; a user without "
+        "candidates",
         draw.batch(
             Requests(*lengths, queries, h),
             _decade_ages(rng, (typical, h)),

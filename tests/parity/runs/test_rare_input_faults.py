@@ -49,7 +49,11 @@ ASKED_BY = {
         "exact_moments_of_a_query",
         "mask_of_an_append_begins_where_all_its_rows_fit",
     ),
-    ("dlrmv3_tiny", "fp32"): ("sigmoid_of_a_task_as_a_ratio_of_powers", "exact_moments_of_a_candidate"),
+    ("dlrmv3_tiny", "fp32"): (
+        "sigmoid_of_a_task_as_a_ratio_of_powers",
+        "exact_moments_of_a_candidate",
+        "a_user_without_candidates_has_one_prediction",
+    ),
     ("hstu_tiny_positional", "fp32"): ("pointwise_attention_always_activates_the_projection",),
     ("dlrm_tiny_qr", "fp32"): ("weights_enter_one_side_of_a_product_of_bags",),
     ("dlrm_tiny_int8", "fp32"): ("a_table_in_8_bits_loses_the_weights_of_a_request",),
