@@ -245,12 +245,13 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
         if whole:
             capture.arguments.update(compiled.received)
             capture.evaluated.update(compiled.evaluated)
-            received = {
-                leaf.tensor for call in compiled.received.values() for leaf in call.arguments if leaf.origin
-            }
-            own = received & set(self._parameters)
-            capture.call_inputs.update({name: to_host(self._parameters[name]) for name in own})
+            capture.call_inputs.update(self._own_arguments(compiled))
         return capture
+
+    def _own_arguments(self, compiled: Compiled) -> dict[str, torch.Tensor]:
+        """The model's own tensors among the arguments of its modules' calls, on the host."""
+        named = {leaf.tensor for call in compiled.received.values() for leaf in call.arguments}
+        return {name: _evaluated(self._parameters[name]) for name in named & set(self._parameters)}
 
     def time(self, arrays: Arrays, repeats: int) -> Timed:
         arguments = map_tree(self.case.entry_arguments(arrays), self._host)
@@ -325,3 +326,11 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
         on_device = placed(arguments)
         time = lambda repeats: time_runs(compiled, on_device, repeats)[0]  # noqa: E731
         return TimedCall(time, self._replays(compiled, on_device))
+
+
+def _evaluated(tensor: tp.Tensor) -> torch.Tensor:
+    """A tensor's value. One that the port computes stays computed: nvtripy compiles no evaluated one."""
+    traced = tensor.trace_tensor
+    value = to_host(tp.Tensor.from_trace_tensor(traced, preserve_existing_stack_info=True))
+    traced.frontend_tensor = tensor
+    return value

@@ -15,7 +15,7 @@ from parity.capture.captures import METHODS, Capture, tensor_leaves
 from parity.capture.names import TapName
 from parity.capture.tripy_hooks import Traced, is_tripy_tensor
 from parity.runners.base import Appends, Arrays
-from parity.runners.tripy.compiled import DynamicSizes, placed, to_host
+from parity.runners.tripy.compiled import DynamicSizes, placed
 from parity.runners.tripy.modules import TripyModules
 
 
@@ -76,9 +76,7 @@ class TripyRunner(TripyModules, Appends):
         capture = Capture(arguments=dict(compiled.received))
         for name, tensor in compiled.on_host(placed(arguments)).items():
             (capture.call_inputs if TapName.parse(name).argument else capture.tensors)[name] = tensor
-        named = {leaf.tensor for call in compiled.received.values() for leaf in call.arguments}
-        own = named & set(self._parameters)
-        capture.call_inputs.update({name: to_host(self._parameters[name]) for name in own})
+        capture.call_inputs.update(self._own_arguments(compiled))
         return capture
 
     def _run_step(
