@@ -122,7 +122,7 @@ def test_the_program_trains_and_continues(case, parts, tmp_path, monkeypatch):
         (("--case", "dlrmv3_tiny"), "--case: dlrmv3_tiny has other parts than the generated requests"),
         (("--case", "dlrmv3_tiny"), "such as dlrmv3_streaming"),
         (("--case", "dlrmv3_streaming", "--optimizer", "sgd"), "--optimizer: sgd does not train dlrmv3"),
-        (("--case", "hstu_tiny"), "--data: nothing is no data for hstu"),
+        (("--case", "hstu_tiny"), "--data: no file is given for hstu"),
         (("--case", "hstu_tiny", "--users", "5"), "--users: 5 is not taken for hstu; leave --users out"),
         (("--case", "dlrmv3_streaming", "--users", "9999"), "--users: 9999 is no number of the data's users"),
         (("--case", "hstu_tiny", "--device", "cuda"), "--device: cuda does not train hstu"),

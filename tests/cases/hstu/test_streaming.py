@@ -287,8 +287,8 @@ def test_the_command_names_a_fault():
     ("arguments", "message"),
     [
         (("--case", "dlrm_tiny"), "stream: dlrm_tiny has no streams"),
-        ((), "is for one case"),
-        (("--case", "hstu_tiny,hstu_tiny_rated"), "is for one case"),
+        ((), "stream: 0 cases are given, where one is taken"),
+        (("--case", "hstu_tiny,hstu_tiny_rated"), "stream: 2 cases are given, where one is taken"),
         (("--case", "hstu_tiny", "--runners", "tripy"), "--runners is no option of this verb"),
         (("--case", "hstu_tiny_combined"), "softmax attention"),
         (("--case", "hstu_tiny", "--capacity", "0"), "--capacity: 0 is not positive"),
