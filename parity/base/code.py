@@ -188,11 +188,15 @@ def _changed_during_run(name: str) -> UserError:
 
 
 def _places(spec: ModuleSpec | None) -> tuple[str, ...]:
-    """The folders of a package, or the file of a module; nothing for one that Python itself contains."""
+    """The folders of a package, or the file of a module.
+
+    Nothing for a module that Python itself contains, or that a program makes of a text and not of a file.
+    """
     if spec is None:
         return ()
     folders = tuple(spec.submodule_search_locations or ())
-    return folders or ((spec.origin,) if spec.has_location and spec.origin else ())
+    file = spec.origin if spec.has_location else None
+    return folders or ((file,) if file and not Path(file).name.startswith("<") else ())
 
 
 def _are_there(places: Iterable[str]) -> bool:

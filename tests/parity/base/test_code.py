@@ -119,6 +119,16 @@ def test_what_a_library_compiles_at_run_time_is_not_the_user_s_code(tmp_path, mo
     assert module.__name__ in imported_now()
 
 
+@pytest.mark.parametrize("folder", ["", "/a/folder/"])
+def test_a_module_that_is_made_of_a_text_is_not_the_user_s(monkeypatch, folder):
+    """PyTorch makes one at an import. Some versions of Python put the present folder before its name."""
+    module = types.ModuleType("made_of_a_text")
+    module.__spec__ = spec_from_file_location(module.__name__, f"{folder}<made_of_a_text>.py")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    assert module.__spec__.has_location
+    assert module.__name__ not in imported_code()
+
+
 def test_a_module_from_a_file_elsewhere_is_the_user_s(tmp_path, monkeypatch):
     (tmp_path / "a_port_elsewhere.py").touch()
     module = types.ModuleType("a_port_elsewhere")
