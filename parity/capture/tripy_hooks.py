@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import nvtripy as tp
 from nvtripy.trace.ops.constant import Constant
@@ -22,6 +22,8 @@ from parity.capture.names import TapName
 from parity.capture.overriding import calling
 from parity.capture.sources import calling_line
 from parity.case.pairing import function_of, overrides_call
+
+Value = TypeVar("Value")
 
 
 def is_tripy_tensor(value: Any) -> bool:
@@ -89,6 +91,17 @@ class Traced:
         return replace(argument, tensor=known, origin=known if known != own else "")
 
 
+def read_beside(traced: TraceTensor, read: Callable[[tp.Tensor], Value]) -> Value:
+    """What `read` returns for a tensor's value. The tensor stays a part of its graph.
+
+    nvtripy compiles no graph with a tensor that was evaluated: another one for the same result is.
+    """
+    owner = traced.frontend_tensor
+    value = read(tp.Tensor.from_trace_tensor(traced, preserve_existing_stack_info=True))
+    traced.frontend_tensor = owner
+    return value
+
+
 def _sizes_in(tensor: TraceTensor) -> tuple[int, ...] | None:
     """The sizes of axes that a tensor of a trace follows from; None if an input's numbers count, too."""
     left, sizes = [tensor], []
@@ -98,8 +111,7 @@ def _sizes_in(tensor: TraceTensor) -> tuple[int, ...] | None:
         if known.is_compile_tracer and not any(own.is_compile_tracer for own in producer.inputs):
             return None
         if isinstance(producer, GetDimensionSize):
-            size = tp.Tensor.from_trace_tensor(producer.outputs[0], preserve_existing_stack_info=True)
-            sizes.append(int(size.tolist()))
+            sizes.append(read_beside(producer.outputs[0], lambda size: int(size.tolist())))
         else:
             left.extend(producer.inputs)
     return tuple(sizes)

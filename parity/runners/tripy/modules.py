@@ -23,7 +23,7 @@ from parity.base.trees import dotted, leaves, map_tree
 from parity.capture.captures import Capture, ModuleCall, tensor_leaves
 from parity.capture.names import TapName
 from parity.capture.outputs import flat_outputs, output_of
-from parity.capture.tripy_hooks import Traced, is_tripy_tensor, tapped
+from parity.capture.tripy_hooks import Traced, is_tripy_tensor, read_beside, tapped
 from parity.case import Case, NoForm
 from parity.case.contract import outputs_by_tap
 from parity.case.pairing import ABSENT
@@ -251,7 +251,8 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
     def _own_arguments(self, compiled: Compiled) -> dict[str, torch.Tensor]:
         """The model's own tensors among the arguments of its modules' calls, on the host."""
         named = {leaf.tensor for call in compiled.received.values() for leaf in call.arguments}
-        return {name: _evaluated(self._parameters[name]) for name in named & set(self._parameters)}
+        own = {name: self._parameters[name].trace_tensor for name in named & set(self._parameters)}
+        return {name: read_beside(traced, to_host) for name, traced in own.items()}
 
     def time(self, arrays: Arrays, repeats: int) -> Timed:
         arguments = map_tree(self.case.entry_arguments(arrays), self._host)
@@ -326,11 +327,3 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
         on_device = placed(arguments)
         time = lambda repeats: time_runs(compiled, on_device, repeats)[0]  # noqa: E731
         return TimedCall(time, self._replays(compiled, on_device))
-
-
-def _evaluated(tensor: tp.Tensor) -> torch.Tensor:
-    """A tensor's value. One that the port computes stays computed: nvtripy compiles no evaluated one."""
-    traced = tensor.trace_tensor
-    value = to_host(tp.Tensor.from_trace_tensor(traced, preserve_existing_stack_info=True))
-    traced.frontend_tensor = tensor
-    return value
