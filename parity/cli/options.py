@@ -62,6 +62,7 @@ def cases(verb: Decorated) -> Decorated:
 
 
 precision = click.option("--precision", metavar="NAMES", help="Precisions. [default: see list]")
+one_precision = click.option("--precision", metavar="NAME", help="The precision.")
 runners = click.option(
     "--runners", metavar="NAMES", help="Runners. [default: see list]", shell_complete=_complete_runners
 )

@@ -18,6 +18,8 @@ from parity.cli import options, output
 from parity.cli.progress import steps
 from parity.cli.verb import Verb
 
+DEFAULT_PRECISION = "fp32"
+
 
 @click.command(
     cls=Verb,
@@ -29,7 +31,7 @@ from parity.cli.verb import Verb
     ),
 )
 @options.cases
-@options.precision
+@click.option("--precision", metavar="NAME", help=f"The precision. [default: {DEFAULT_PRECISION}]")
 @options.weights
 @options.seed
 @options.save("New folder for LoadGen's logs, a submitter's of the submission checker.")
@@ -81,7 +83,7 @@ def serve(
         from parity.runners import Unavailable
 
         arguments = Arguments(**chosen, registry=registry)
-        case, precision = arguments.one_of_each("serve", default="fp32")
+        case, precision = arguments.one_of_each("serve", default=DEFAULT_PRECISION)
         # A case that is imported may go to another folder.
         data, tables, save, weights = (
             path and called_in(here, path) for path in (data, tables, arguments.save, arguments.weights)

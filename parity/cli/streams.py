@@ -39,9 +39,10 @@ def judge_stream(console: Console, arguments: Arguments, steps: int, capacity: i
     except Unavailable as error:
         raise UserError("runner", "tripy", f"is unavailable: {error}", "run where the port can") from error
     precisions = arguments.precisions() or tuple(DEFAULT_PRECISIONS)
-    verdicts = judge_streams(cases[0], precisions, weights, steps, capacity, arguments.seed or 0)
+    case = cases[0].with_overrides(seed=arguments.seed)
+    verdicts = judge_streams(case, precisions, weights, steps, capacity)
     print_line(console, HEADER)
-    return _show(console, verdicts, f"{cases[0].name}, streams")
+    return _show(console, verdicts, f"{case.name}, streams")
 
 
 def judge_small_streams(
@@ -101,7 +102,7 @@ def small_streams(reference: CaseReference, precision: str) -> tuple[StreamRepor
     # Half precisions have a cache of the model's width, where a bias reaches its farthest position. A mistake
     # that only a capacity shows is one of positions, and shows in any precision.
     capacity = case.streams().width if PRECISIONS[precision].is_half else None
-    verdicts = judge_streams(case, (precision,), None, FEW_STEPS, capacity, case.seed)
+    verdicts = judge_streams(case, (precision,), None, FEW_STEPS, capacity)
     return tuple(verdict.report() for verdict in verdicts)
 
 

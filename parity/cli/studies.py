@@ -27,7 +27,7 @@ from parity.cli.verb import Verb
 )
 @click.argument("folder", type=options.PATH)
 @options.cases
-@options.precision
+@options.one_precision
 @options.seed
 @click.pass_obj
 def shrink(registry: Registry, folder: Path, **chosen: Any) -> int:

@@ -22,7 +22,7 @@ from parity.case.users_code import is_users, told
 BAD_INPUT = 2
 EXIT_CODES = (
     "every verdict passes",
-    "a verdict fails, or a runner breaks",
+    "a verdict fails, a check is INSENSITIVE, or a runner breaks",
     "bad input, or a requested runner is unavailable",
 )
 """Meanings of the exit codes 0, 1 and 2 of verbs that judge."""

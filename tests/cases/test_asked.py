@@ -120,7 +120,7 @@ def test_streams_of_a_plain_run_ask_what_the_list_leaves_to_them():
 
     def run(case):
         _forward(case, "fp32")
-        list(judge_streams(case, ("fp32",), None, 6, None, case.seed))
+        list(judge_streams(case, ("fp32",), None, 6, None))
 
     assert _open(_measured(run, *names), _left_to("streams")) == []
 

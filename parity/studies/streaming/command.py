@@ -84,24 +84,22 @@ def judge_streams(
     checkpoint: Path | None,
     steps: int,
     capacity: int | None,
-    seed: int,
 ) -> Iterator[StreamVerdict]:
     """Judge both sides over a stream, precision by precision.
 
     Args:
-        case: The case.
+        case: The case. Its seed draws the stream and the initial weights.
         precisions: Names of precisions.
         checkpoint: File of weights; initial weights by default.
         steps: Number of steps after the first.
         capacity: Positions in the cache; a third of the model's width by default.
-        seed: Seed of the stream.
 
     Raises:
         UserError: The case has no streams, or an argument does not fit.
     """
     streams = case.streams()
     weights, _ = case_weights(case, checkpoint)
-    stream, capacity = drawn_stream(streams, steps, capacity, seed)
+    stream, capacity = drawn_stream(streams, steps, capacity, case.seed)
     return (
         verdict
         for name in precisions

@@ -258,14 +258,22 @@ def test_a_stream_ends_with_1_if_one_side_fails(command, stub, verdicts, code):
     assert ended.out.splitlines() == [stream_command.HEADER, *(verdict.line() for verdict in verdicts)]
     ((case, *arguments),) = calls
     assert case.name == "hstu_tiny"
-    assert arguments == [tuple(DEFAULT_PRECISIONS), None, 200, None, 0]
+    assert arguments == [tuple(DEFAULT_PRECISIONS), None, 200, None]
+
+
+def test_a_stream_has_the_seed_of_its_case(command, stub):
+    calls = stub(stream_command, "judge_streams", iter([GOOD]))
+    assert command("stream", "--case", "hstu_large_24").code == 0
+    seed = load_case("hstu_large_24").seed
+    assert calls[0][0].seed == seed != 0
 
 
 def test_options_of_a_stream_reach_it(command, stub):
     calls = stub(stream_command, "judge_streams", iter([GOOD]))
     options = ("--precision", "fp16", "--steps", "3", "--capacity", "7", "--seed", "4", "--weights", "w.pt")
     assert command("stream", *TINY, *options).code == 0
-    assert calls[0][1:] == (("fp16",), Path("w.pt"), 3, 7, 4)
+    assert calls[0][0].seed == 4
+    assert calls[0][1:] == (("fp16",), Path("w.pt"), 3, 7)
 
 
 @pytest.mark.parametrize(("options", "count"), [((), 0), (("--case", "hstu_tiny,hstu_tiny_rated"), 2)])

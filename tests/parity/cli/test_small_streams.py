@@ -88,7 +88,7 @@ def test_both_sides_of_a_case_with_streams_are_reported(judged, precision, is_wi
     assert process.threads == (Scheduler().threads_shared,)
     ((judged_case, *arguments),) = judged
     assert judged_case.name == case.name
-    assert arguments == [(precision,), None, 6, case.model.sequence_width if is_wide else None, case.seed]
+    assert arguments == [(precision,), None, 6, case.model.sequence_width if is_wide else None]
     numbers = {"precision": "fp32", "items": 51, "cache_margin": 0.1, "output_margin": 0.2}
     assert good == StreamReport(side="PyTorch", steps=7, **numbers)
     reason = WRONG.verdicts["k"].reason

@@ -42,6 +42,16 @@ def test_a_verb_has_help_an_example_and_exit_codes(command, verb):
 
 
 @pytest.mark.parametrize(
+    ("verb", "default"),
+    [("run", "see list"), ("stream", "see list"), ("serve", "fp32"), ("shrink", None)],
+)
+def test_help_has_the_default_precision_of_the_verb(command, verb, default):
+    own = command(verb, "--help").out.partition("--precision")[2].partition(" --")[0]
+    assert ("default" in own) is (default is not None)
+    assert default is None or f"[default: {default}]" in own
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("lst",), "verb: lst is not known; did you mean 'list'? known: run, list, replay"),
