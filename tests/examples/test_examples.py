@@ -47,8 +47,11 @@ def test_the_picture_of_the_readme_shows_the_screen_of_today():
     assert words("0.30 of mlp") == words("0.31 of mlp") != words("0.30 of attn")
     assert words("PASS 9 0.30 mlp 1e-4") == words("PASS 9\xa0\xa00.31\xa0attn 1e-4") != words("PASS mlp")
     assert drawn[0] == "parity"
-    today = words(failure_picture.screen(block_result()).export_text())
-    assert drawn[1:] == today, "write it again: PYTHONPATH=. python tools/failure_picture.py"
+    screen = failure_picture.screen(block_result()).export_text()
+    again = "write it again: PYTHONPATH=. python tools/failure_picture.py"
+    assert drawn[1:] == words(screen), again
+    (source,) = re.findall(r"gpt2_block\.py:\d+", screen)
+    assert source in " ".join(shown), again
 
 
 @pytest.mark.full
