@@ -1,8 +1,9 @@
-"""The seed's prediction of embedding lookups: traffic over bandwidth, with a model of the L2's hit rate.
+"""The notebook's prediction of embedding lookups: traffic over bandwidth, with a model of the L2's hit rate.
 
-Seed 001 is a notebook that models DLRM on a V100 from traces. This module has its formulas and gives its
-printed numbers. The kernel is a table-batched embedding bag of int32 indices and float32 rows. It has one
-warp a bag and moves sectors of 32 bytes. `perf_model.lookup` models PyTorch's kernel on current GPUs.
+The notebook models DLRM on a V100 from traces, with the helpers of github.com/owensgroup/ml_perf_model. This
+module has its formulas and gives its printed numbers. The kernel is a table-batched embedding bag of int32
+indices and float32 rows. It has one warp a bag and moves sectors of 32 bytes. `perf_model.lookup` models
+PyTorch's kernel on current GPUs.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ OFFSETS_TRAFFIC = TABLE_OFFSETS_TRAFFIC = SECTOR
 
 
 @dataclass(frozen=True)
-class SeedGPU:
-    """Constants of the seed's predictors; the defaults describe its GPU.
+class NotebookGPU:
+    """Constants of the notebook's predictors; the defaults describe its GPU.
 
     Attributes:
         dram_bandwidth, l2_bandwidth: GB/s. throughput: GFLOP/s.
@@ -36,7 +37,7 @@ class Lookup:
 
     Attributes:
         num_embeddings: rows of a table. embedding_dim: its columns, float32.
-        rows_per_block: bags of a thread block, which the seed equates with warps of a multiprocessor.
+        rows_per_block: bags of a thread block, which the notebook equates with warps of a multiprocessor.
     """
 
     batch_size: int
@@ -61,7 +62,7 @@ def _sectors(nbytes: int) -> int:
     return int((nbytes + SECTOR - 1) / SECTOR) * SECTOR
 
 
-def forward_microseconds(lookup: Lookup, gpu: SeedGPU = SeedGPU()) -> float:  # noqa: B008
+def forward_microseconds(lookup: Lookup, gpu: NotebookGPU = NotebookGPU()) -> float:  # noqa: B008
     """Microseconds of a forward: the larger of its DRAM and its L2 traffic, each over its bandwidth.
 
     The tables that are read at one time share the L2. The cached part of a table is read from DRAM once. A
@@ -82,7 +83,7 @@ def forward_microseconds(lookup: Lookup, gpu: SeedGPU = SeedGPU()) -> float:  # 
     )
 
 
-def backward_sgd_microseconds(lookup: Lookup, gpu: SeedGPU = SeedGPU()) -> float:  # noqa: B008
+def backward_sgd_microseconds(lookup: Lookup, gpu: NotebookGPU = NotebookGPU()) -> float:  # noqa: B008
     """Microseconds of a backward fused with SGD, which reads and writes each row of a bag without cache hits.
 
     Each warp (one a bag) reads 32 bytes of offsets, 64 of table offsets and weights, its indices and its

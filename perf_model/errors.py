@@ -1,4 +1,4 @@
-"""Errors of predictions, in the format of seed 001."""
+"""Errors of predictions, in the notebook's format (see `perf_model.embedding`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 BINS = (0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.5, 2.0, 3.0, 4.0)
-"""Edges of the seed's histogram of relative errors; a bin contains its lower edge."""
+"""Edges of the notebook's histogram of relative errors; a bin contains its lower edge."""
 SMALLEST = 1e-6
 """Least error in the geometric mean, which an exact prediction would make zero."""
 
@@ -55,7 +55,7 @@ class ErrorStatistics:
         )
 
     def summary(self) -> str:
-        """The seed's line: GMAE, mean and standard deviation in percent."""
+        """The notebook's line: GMAE, mean and standard deviation in percent."""
         return f"GMAE: {self.gmae:.2%}, mean: {self.mean:.2%}, std: {self.std:.2%}"
 
 

@@ -1,7 +1,8 @@
 """Expected seconds of a whole forward: eager, where the host launches each kernel, and as a graph replay.
 
-The eager estimate advances two clocks, as the seed's notebook does. The host's clock advances by the cost of
-each call. The GPU starts a kernel at its launch or at the end of the preceding kernel, if that is later.
+The eager estimate advances two clocks, as the notebook of `perf_model.embedding` does. The host's clock
+advances by the cost of each call. The GPU starts a kernel at its launch or at the end of the preceding
+kernel, if that is later.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from parity.base.work import Work
 from parity.timing.ceilings import Ceilings
-from perf_model.embedding import Lookup, SeedGPU, forward_microseconds
+from perf_model.embedding import Lookup, NotebookGPU, forward_microseconds
 from perf_model.errors import ErrorStatistics
 from perf_model.estimate import estimate
 from perf_model.kernels import KernelModel
@@ -20,7 +20,7 @@ from perf_model.trace import Trace, trace
 from perf_model.workloads import Maker
 
 SEED_WARPS = 64
-"""Largest number of warps of a multiprocessor, for the seed's predictor."""
+"""Largest number of warps of a multiprocessor, for the notebook's predictor."""
 
 
 @dataclass(frozen=True)
@@ -89,10 +89,10 @@ def point_work(point: Point) -> Work:
     return Work(4 * b * h * n * n * d, 0, 3 * row + itemsize * (b + 1) * n * n, row)
 
 
-def seed_seconds(point: Point, model: KernelModel) -> float:
-    """Seconds of a lookup by the seed's own predictor, with this GPU's constants."""
+def notebook_seconds(point: Point, model: KernelModel) -> float:
+    """Seconds of a lookup by the notebook's own predictor, with this GPU's constants."""
     ceilings = model.ceilings
-    gpu = SeedGPU(
+    gpu = NotebookGPU(
         dram_bandwidth=ceilings.copy_bandwidth / 1e9,
         l2_bandwidth=ceilings.l2_bandwidth / 1e9,
         throughput=ceilings.matmul["fp32"] / 1e9,

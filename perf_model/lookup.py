@@ -1,7 +1,7 @@
 """A fitted model of PyTorch's embedding-bag kernel on a GPU with a large L2.
 
 One warp works on 32 columns of a bag, a chunk, and reads the bag's rows one after the other. Each row costs
-the latency of the L2 or of DRAM. The rate of row segments bounds all warps together. The seed's predictor
+the latency of the L2 or of DRAM. The rate of row segments bounds all warps together. The notebook's predictor
 (`perf_model.embedding`) models bandwidth only, which this kernel does not reach.
 
     seconds = launch + (latency^p + throughput^p)^(1/p)

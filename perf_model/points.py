@@ -155,7 +155,7 @@ BIG_ROWS, BIG_ROOFLINE = 100_000, 10e-6
 
 
 def is_big(point: Point, roofline: float) -> bool:
-    """Whether a point is big: by the seed's rule for lookups, else by a roofline far above a launch.
+    """Whether a point is big: by the notebook's rule for lookups, else by a roofline far above a launch.
 
     Args:
         roofline: seconds of the point's FLOPs or fewest bytes at the GPU's ceilings.

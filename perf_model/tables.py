@@ -11,7 +11,7 @@ from parity.timing.ceilings import MATMUL_PRECISIONS, Ceilings
 from parity.timing.least_time import roofline
 from perf_model.errors import ErrorStatistics, bin_names
 from perf_model.estimate import estimate, host_factor
-from perf_model.evaluation import Prediction, predict, seed_seconds, statistics_of
+from perf_model.evaluation import Prediction, notebook_seconds, predict, statistics_of
 from perf_model.kernels import KernelModel
 from perf_model.lookup import constants
 from perf_model.measured import Measured, Measurements
@@ -38,17 +38,17 @@ _HEAD = ("predicted", "sizes", "points", "GMAE", "mean", "std")
 
 
 def error_tables(measured: Sequence[Measured], model: KernelModel) -> Iterator[str]:
-    """Errors by family and size, and errors of the seed's own predictor on the lookups."""
+    """Errors by family and size, and errors of the notebook's own predictor on the lookups."""
     predictions = predict(measured, model)
     rows = []
     for family in ("all", *FAMILIES):
         own = [p for p in predictions if family in ("all", p.measured.point.family)]
         rows += [_row(family, "all", statistics_of(own)), _row(family, "big", _big(own))]
     bags = [p for p in predictions if p.measured.point.family == "embedding_bag"]
-    seed = [Prediction(p.measured, seed_seconds(p.measured.point, model), p.big) for p in bags]
+    notebook = [Prediction(p.measured, notebook_seconds(p.measured.point, model), p.big) for p in bags]
     rows += [
-        _row("embedding_bag, the seed's predictor", "all", statistics_of(seed)),
-        _row("embedding_bag, the seed's predictor", "big", _big(seed)),
+        _row("embedding_bag, the notebook's predictor", "all", statistics_of(notebook)),
+        _row("embedding_bag, the notebook's predictor", "big", _big(notebook)),
     ]
     yield from _table(_HEAD, rows)
 
@@ -58,7 +58,7 @@ def _big(predictions: Iterable[Prediction]) -> ErrorStatistics:
 
 
 def histogram_table(measured: Sequence[Measured], model: KernelModel) -> Iterator[str]:
-    """The seed's histogram, of all points and of the big ones."""
+    """The notebook's histogram, of all points and of the big ones."""
     predictions = predict(measured, model)
     everything, big = statistics_of(predictions), _big(predictions)
     shares = zip(bin_names(), everything.histogram, big.histogram, strict=True)

@@ -1,4 +1,4 @@
-"""The seed's lookup predictors: its printed numbers, and what must hold for any sizes."""
+"""The notebook's lookup predictors: its printed numbers, and what must hold for any sizes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ import random
 
 import pytest
 
-from perf_model.embedding import Lookup, SeedGPU, backward_sgd_microseconds, forward_microseconds, hit_rate
+from perf_model.embedding import (
+    Lookup,
+    NotebookGPU,
+    backward_sgd_microseconds,
+    forward_microseconds,
+    hit_rate,
+)
 
 FORWARD = Lookup(
     batch_size=4096, num_embeddings=500000, num_tables=197, bag_size=32, embedding_dim=32, rows_per_block=128
@@ -18,11 +24,11 @@ BACKWARD = Lookup(
 )
 
 
-def test_the_forward_is_the_seeds_to_the_last_digit():
+def test_the_forward_is_the_notebooks_to_the_last_digit():
     assert forward_microseconds(FORWARD) == 4340.7676440049445
 
 
-def test_the_backward_is_the_seeds_to_the_last_digit():
+def test_the_backward_is_the_notebooks_to_the_last_digit():
     assert backward_sgd_microseconds(BACKWARD) == 42834.783248454885
 
 
@@ -58,14 +64,14 @@ def test_more_work_takes_longer(predictor, field):
 
 @pytest.mark.parametrize("predictor", [forward_microseconds, backward_sgd_microseconds])
 def test_a_faster_gpu_takes_no_longer(predictor):
-    slow = SeedGPU()
+    slow = NotebookGPU()
     for field in ("dram_bandwidth", "l2_bandwidth", "throughput"):
         fast = dataclasses.replace(slow, **{field: getattr(slow, field) * 2})
         assert predictor(FORWARD, fast) <= predictor(FORWARD, slow)
 
 
 def test_twice_the_bandwidth_halves_a_forward_that_dram_bounds():
-    fast = dataclasses.replace(SeedGPU(), dram_bandwidth=2 * 809)
+    fast = dataclasses.replace(NotebookGPU(), dram_bandwidth=2 * 809)
     assert forward_microseconds(FORWARD, fast) == pytest.approx(forward_microseconds(FORWARD) / 2, rel=1e-12)
 
 

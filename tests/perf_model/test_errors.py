@@ -1,4 +1,4 @@
-"""Error statistics in the seed's form."""
+"""Error statistics in the notebook's form."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_statistics_by_hand():
     assert actual.points == 3
     assert actual.gmae == pytest.approx(float(np.exp(np.log(errors).mean())))
     assert actual.mean == pytest.approx(float(errors.mean()))
-    # pandas' standard deviation, which the seed prints, is the sample's.
+    # pandas' standard deviation, which the notebook prints, is the sample's.
     assert actual.std == pytest.approx(float(errors.std(ddof=1)))
 
 
