@@ -18,11 +18,3 @@ def truncated_normal(x: torch.Tensor, mean: float, std: float) -> torch.Tensor:
         first = within.max(dim=-1, keepdim=True).indices
         x.copy_(draws.gather(-1, first).squeeze(-1) * std + mean)
     return x
-
-
-def init_mlp_xavier_weights_zero_bias(m: torch.nn.Module) -> None:
-    """For ``module.apply``: Xavier-uniform weight and zero bias of every Linear."""
-    if isinstance(m, torch.nn.Linear):
-        torch.nn.init.xavier_uniform_(m.weight)
-        if m.bias is not None:
-            torch.nn.init.zeros_(m.bias)

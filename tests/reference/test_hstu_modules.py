@@ -8,7 +8,7 @@ import torch
 from reference.build import build_hstu
 from reference.embedding_modules import CategoricalEmbeddingModule, LocalEmbeddingModule
 from reference.hstu_dense import HSTUDenseModel
-from reference.initialization import init_mlp_xavier_weights_zero_bias, truncated_normal
+from reference.initialization import truncated_normal
 from reference.input_features_preprocessors import (
     CombinedItemAndRatingInputFeaturesPreprocessor,
     LearnablePositionalEmbeddingInputFeaturesPreprocessor,
@@ -214,14 +214,6 @@ def test_initial_values():
     limit = (6 / (config.num_heads * config.linear_dim + config.embedding_dim)) ** 0.5
     assert 0.9 * limit < state["_hstu._attention_layers.0._o.weight"].abs().max() <= limit
     assert not model.training
-
-
-def test_init_mlp():
-    mlp = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2, bias=False))
-    mlp[0].weight.data.fill_(100.0)
-    mlp.apply(init_mlp_xavier_weights_zero_bias)
-    assert mlp[0].weight.abs().max() <= (6 / 12) ** 0.5
-    assert torch.equal(mlp[0].bias, torch.zeros(4))
 
 
 def unit(**changes):
