@@ -1,4 +1,4 @@
-"""No correct port fails by luck: kinds of models whose checks rest on few, equal, tiny or no numbers.
+"""No correct port fails by chance: kinds of models whose checks rest on few, equal, tiny or no numbers.
 
 Each is a small net with a right port, judged as a plain run does, with all batches of its plan.
 """
@@ -60,7 +60,7 @@ class Port(tp.Module):
 
 @dataclass
 class Kind:
-    """A kind of luck.
+    """A kind of model.
 
     Attributes:
         activation: Key of `ACTIVATIONS`.
