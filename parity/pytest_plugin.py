@@ -251,7 +251,7 @@ class CaseItems(pytest.Collector):
         try:
             paths = [] if self.get_closest_marker("skip") else self._paths()
         except Exception:
-            # Where the case cannot be built, a condition may skip its items.
+            # Where the case cannot be built, a condition may skip its item. Else the item raises this again.
             if self.get_closest_marker("skipif") is None:
                 raise
             paths = []

@@ -393,6 +393,12 @@ MARKED = """
         raise KeyError("here")
 
 
+    @parity.case(precisions=("fp32",))
+    @pytest.mark.skipif(False, reason="another machine")
+    def test_broken_here():
+        raise KeyError("never skipped")
+
+
     @pytest.mark.xfail(reason="known")
     @parity.case(precisions=("fp32",))
     def test_known():
@@ -412,8 +418,9 @@ def test_marks_of_a_function_are_those_of_its_items(run):
     assert counts["xfailed"] == 1
     assert counts["skipped"] >= 2
     assert counts["deselected"] >= 2
-    assert "failed" not in counts
-    result.stdout.fnmatch_lines(["*never built*", "*no such machine*"])
+    # An item takes the place of a case that cannot be built, and fails where its condition does not hold.
+    assert counts["failed"] == 1
+    result.stdout.fnmatch_lines(["*KeyError*never skipped*", "*never built*", "*no such machine*"])
 
 
 def test_a_mark_of_the_file_holds_for_its_cases(run):
