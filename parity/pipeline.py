@@ -174,7 +174,7 @@ def _finish(
             return ()
         asked = _of_streams(entry.case, [own.case for own in prepared], precisions)
         return tuple(
-            stream for own in asked for stream in streams(entry.case, own, worker, len(prepared) == 1)
+            stream for own in asked for stream in streams(entry.case, own, worker, request.has_one_case)
         )
 
     # Streams come first: they are the longest units of one process. No core waits long for the last unit.

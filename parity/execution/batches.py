@@ -171,7 +171,7 @@ class BatchCollection:
                 self._folder.batch(number),
                 self._folder.weights,
                 name,
-                is_only_case=len(self._request.cases) == 1,
+                is_only_case=self._request.has_one_case,
             ),
             names,
             self._worker.pool,

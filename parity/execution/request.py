@@ -48,6 +48,11 @@ class Request:
     budget: MemoryBudget | None = None
     rows: int | None = None
 
+    @property
+    def has_one_case(self) -> bool:
+        """Whether the run has one case. Bad input that a runner meets ends it then."""
+        return len(self.cases) == 1
+
     def covers(self, precision: Precision) -> bool:
         """Whether this precision measures coverage. One does: the source is the same in all of them."""
         return precision.name == ("fp32" if "fp32" in self.precisions else self.precisions[0])

@@ -75,7 +75,6 @@ def judge_batch(
             own, comparison = next(comparisons)
             grounds, own = comparison.evidence or evidence, comparison.results or own
             grounds.rerun = None if name in diagnosed else rerun_of(case, folder)
-            grounds.run_oracle = None if grounds.rerun is None else grounds.rerun.call
             own = _judge_runner(grounds, own, comparison, runner, expected_rows, batch)
             judgements[name] = with_translation(own, name)
     of_reference = judgements.get(REFERENCE)

@@ -49,9 +49,8 @@ class Evidence:
         port_path: The path in the port of a module at a path in the reference.
         causal: Whether no row of a sequence depends on a later one.
         oracle_received: Tapped run of the oracle, for the arguments of its calls.
-        run_oracle: Runs a call of the oracle alone on other tensors, by the keys of its arguments; None where
-            the weights are not at hand.
-        rerun: Runs the oracle up to one tensor on other inputs; None likewise.
+        rerun: Runs the oracle again: one call alone, or up to one tensor; None where no cause is searched, or
+            where the weights are not at hand.
         replays: Runs the oracle and the reference under other choices; None where they cannot run again.
         reference_isolated: Results of the reference's calls alone, where its tapped run has others.
         ties, ties_isolated: Numbers of integers and booleans that are the port's in place of the oracle's,
@@ -81,7 +80,6 @@ class Evidence:
     port_path: Callable[[str], str] = lambda path: path
     causal: bool = True
     oracle_received: Capture = field(default_factory=Capture)
-    run_oracle: Callable[[ModuleCall, Mapping[str, torch.Tensor]], Mapping[str, torch.Tensor]] | None = None
     rerun: Rerun | None = None
     replays: Replays | None = None
     reference_isolated: Mapping[str, torch.Tensor] = field(default_factory=dict)

@@ -154,15 +154,15 @@ def _searched(search: Callable[[], str]) -> tuple[str, ...]:
 
 def _alone(evidence: Evidence, tap: str) -> tuple[Run, Mapping[str, torch.Tensor]] | None:
     """The oracle's run of a module alone for one result, and its arguments; None where it cannot run."""
-    call, run_oracle = evidence.kinds.get(tap), evidence.run_oracle
-    if call is None or run_oracle is None:
+    call, rerun = evidence.kinds.get(tap), evidence.rerun
+    if call is None or rerun is None:
         return None
     keys = argument_keys(call.args, call.kwargs)
     own = {key: evidence.reference.call_inputs[key] for key in keys.values()}
 
     def run(arguments: Mapping[str, torch.Tensor]) -> torch.Tensor:
         changed = {keys[name]: tensor for name, tensor in arguments.items()}
-        return run_oracle(call, own | changed)[tap]
+        return rerun.call(call, own | changed)[tap]
 
     return run, {name: own[key] for name, key in keys.items()}
 

@@ -55,7 +55,7 @@ def run(
         raise UserError("--budget", budget, "is no error", "give a positive number, such as 1e-3")
     if quantise and policy is not None:
         raise UserError("--policy", str(policy), "is judged without a search", "leave --quantise out")
-    if len(request.cases) != 1:
+    if not request.has_one_case:
         names = ", ".join(case.name for case in request.cases)
         raise UserError("--case", names, "are several cases", "precisions are for one case: give one --case")
     (case,) = request.cases

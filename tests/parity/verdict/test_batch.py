@@ -294,7 +294,7 @@ def test_a_runner_that_fails_in_an_earlier_batch_has_no_search_for_a_cause(folde
     searches = {}
 
     def judge(evidence, results, comparison, record, *rest):
-        searches[record.label] = evidence.run_oracle
+        searches[record.label] = evidence.rerun and evidence.rerun.call
         return own(evidence, results, comparison, record, *rest)
 
     own = batch._judge_runner
@@ -335,7 +335,7 @@ def test_a_runner_is_judged_on_the_evidence_under_its_own_choices(folder, monkey
             yield replace(comparison, evidence=own)
 
     def judge(evidence, results, comparison, record, *rest):
-        judged_on[record.label] = evidence.entry, evidence.run_oracle
+        judged_on[record.label] = evidence.entry, evidence.rerun.call
         return own_judge(evidence, results, comparison, record, *rest)
 
     own_judge = batch._judge_runner

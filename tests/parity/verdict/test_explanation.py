@@ -1,6 +1,7 @@
 """Explanations: the tensors behind a diagnosis, the limit of their verdict, the reach of a leak."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -72,17 +73,22 @@ def test_a_result_of_a_module_alone_is_explained(evidence):
     assert explain_alone(evidence, None, _judged(PASS, FAIL)) == ()
 
 
+def _rerun(call):
+    """An oracle that runs a call alone again."""
+    return SimpleNamespace(call=call, running=[], inputs=dict)
+
+
 def _with_oracle(evidence, x):
     """The evidence on a block that is a gated GELU, with an oracle that can run again."""
     call = ModuleCall("block", "block", "Block", [TensorKey("x")], {"gate": TensorKey("u")}, ("block",))
     capture = Capture(calls=[call], call_inputs={"x": x, "u": GATE}, longest_sums={"block": 1})
 
-    def run_oracle(present, inputs):
+    def call_again(present, inputs):
         assert present is call
         return {"block": F.gelu(inputs["x"]) * inputs["u"]}
 
     return dataclasses.replace(
-        evidence, reference=capture, oracle_isolated={"block": F.gelu(x) * GATE}, run_oracle=run_oracle
+        evidence, reference=capture, oracle_isolated={"block": F.gelu(x) * GATE}, rerun=_rerun(call_again)
     )
 
 
@@ -94,10 +100,11 @@ def test_a_cause_comes_first_and_needs_an_oracle_that_can_run_again(evidence):
     judged = _judged(PASS, narrow)
     assert explain_alone(known, port, judged)[0] == "fits the reference with GELU by tanh in place of erf"
     for unknown in (
-        dataclasses.replace(known, run_oracle=None),
+        dataclasses.replace(known, rerun=None),
         # A module with another result in its second run.
         dataclasses.replace(
-            known, run_oracle=lambda call, inputs: {"block": F.gelu(inputs["x"]) * inputs["u"] + 1e-12}
+            known,
+            rerun=_rerun(lambda call, inputs: {"block": F.gelu(inputs["x"]) * inputs["u"] + 1e-12}),
         ),
     ):
         assert not any(text.startswith("fits") for text in explain_alone(unknown, port, judged))
@@ -112,7 +119,7 @@ def test_a_search_that_raises_costs_the_cause_and_not_the_verdict(evidence):
     def broken(call, inputs):
         raise ValueError("28 is not in list")
 
-    known = dataclasses.replace(_with_oracle(evidence, _tensor(3)), run_oracle=broken)
+    known = dataclasses.replace(_with_oracle(evidence, _tensor(3)), rerun=_rerun(broken))
     told, pattern = explain_alone(known, 2 * known.oracle_isolated["block"], _judged(PASS, FAIL))
     assert told.startswith(f"{NO_CAUSE}ValueError: 28 is not in list")
     assert pattern == "equals the oracle times 2"

@@ -142,7 +142,9 @@ def test_a_cause_holds_in_the_last_other_calls_of_the_same_result(evidence, monk
         reference=Capture(calls=calls, longest_sums=dict.fromkeys(taps, 1)),
         oracle_isolated={tap: ALONE + place for place, tap in enumerate(taps)},
         boundary={"block@4": np.arange(B * N * D).reshape(B, N, D) == 2},
-        run_oracle=lambda call, inputs: dict.fromkeys(call.outputs, ALONE),
+        rerun=SimpleNamespace(
+            running=[], inputs=dict, call=lambda call, inputs: dict.fromkeys(call.outputs, ALONE)
+        ),
     )
     ports = {tap: 2 * ALONE + place for place, tap in enumerate(taps) if tap != "block@5"}
     judged = [
@@ -173,12 +175,13 @@ def test_a_cause_holds_in_the_last_other_calls_of_the_same_result(evidence, monk
 def test_a_cause_holds_in_other_results_of_the_call_and_changes_no_right_module(evidence, monkeypatch):
     """The module itself has a right result, and is no right module."""
     call = ModuleCall("block", "block", "Block", [], {}, ("block", "block[1]"))
-    rerun = SimpleNamespace(running=[], inputs=dict)
+    rerun = SimpleNamespace(
+        running=[], inputs=dict, call=lambda call, inputs: {"block": ALONE, "block[1]": OTHER}
+    )
     known = dataclasses.replace(
         evidence,
         reference=Capture(calls=[call], longest_sums={"block": 1}),
         oracle_isolated={"block": ALONE, "block[1]": OTHER},
-        run_oracle=lambda call, inputs: {"block": ALONE, "block[1]": OTHER},
         rerun=rerun,
     )
     own = TapJudgement("block", "block", "Block", PASS, FAIL)
