@@ -275,6 +275,13 @@ def test_the_program_prints_the_stored_tables(capsys, monkeypatch):
     assert not missing
 
 
+def test_the_page_has_errors_of_the_stored_tables():
+    page, stored = (ROOT / "docs/performance.md").read_text(), (RESULTS / "performance_model.md").read_text()
+    errors = re.findall(r"(\d+\.\d\d) %", page.partition("### The prediction")[2].partition("\n## ")[0])
+    assert len(errors) > 12
+    assert [error for error in errors if f"{error}%" not in stored] == []
+
+
 NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 
 
