@@ -79,6 +79,7 @@ def not_hopper(device: torch.device) -> str:
 
 @functools.cache
 def multiprocessors(device: torch.device) -> int:
+    """Number of a GPU's multiprocessors."""
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 

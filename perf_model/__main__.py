@@ -61,6 +61,7 @@ def _of_this_gpu(path: Path, gpu: GPU) -> Measurements:
 
 
 def main() -> int:
+    """The program."""
     parser = argparse.ArgumentParser(prog="python -m perf_model", description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, help="with the points and models measured on one GPU")
     parser.add_argument("--ceilings", type=Path, help="file of the GPU's ceilings")

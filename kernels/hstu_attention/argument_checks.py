@@ -18,6 +18,7 @@ _MOST = 2**31 - 1
 
 
 def bad(field: str, value: object, fix: str) -> ValueError:
+    """The error of an argument, with its name, its value and the fix."""
     return ValueError(f"{field}={value!r}: {fix}")
 
 

@@ -157,6 +157,7 @@ def known_layout(call: Call) -> Layout:
 
 
 def tensors_of_mask(mask: ResearchMask | ProductionMask) -> dict[str, torch.Tensor]:
+    """The tensors of a mask by name, such as `mask.timestamps`."""
     return {f"mask.{name}": x for name, x in vars(mask).items() if isinstance(x, torch.Tensor)}
 
 

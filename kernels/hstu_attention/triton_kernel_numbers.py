@@ -40,6 +40,7 @@ def as_tf32(x):
 
 @triton.jit
 def sigmoid_exact(x):
+    """1 / (1 + e^-x), in float32."""
     return 1.0 / (1.0 + tl.exp(-x))
 
 

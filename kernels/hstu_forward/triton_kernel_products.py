@@ -33,6 +33,7 @@ def unit_of(parts: int) -> float:
 
 @triton.constexpr_function
 def divides(divisor: int, number: int) -> bool:
+    """Whether a number is a multiple of `divisor`."""
     return number % divisor == 0
 
 

@@ -206,6 +206,7 @@ def check(
     backend: str,
     available: tuple[str, ...] = ROW_BACKENDS,
 ) -> None:
+    """Raise ValueError unless mask, layers and sizes fit x, and `backend` is one of `available`."""
     _check_rows(x, backend, available)
     check_mask(mask, (ProductionMask,))
     if isinstance(layers, Parameters) or not layers:

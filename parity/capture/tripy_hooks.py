@@ -27,6 +27,7 @@ Value = TypeVar("Value")
 
 
 def is_tripy_tensor(value: Any) -> bool:
+    """Whether a value is a tensor of Tripy."""
     return isinstance(value, tp.Tensor)
 
 

@@ -201,6 +201,7 @@ def added(ceilings: Ceilings, names: Sequence[str]) -> Ceilings:
 
 
 def main() -> int:
+    """The program."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=Path, required=True, help="the JSON file to write")
     parser.add_argument(

@@ -61,6 +61,7 @@ def time_models() -> list[dict]:
 
 
 def main() -> None:
+    """The program."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=Path, required=True, help="the JSON file to write")
     arguments = parser.parse_args()

@@ -37,6 +37,7 @@ def time_points(points: Iterable[Point], runs: int) -> tuple[Measured, ...]:
 
 
 def main() -> None:
+    """The program."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("set", choices=SETS, help="set of points")
     parser.add_argument("--output", type=Path, required=True, help="the JSON file to write")

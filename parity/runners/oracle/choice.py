@@ -142,6 +142,7 @@ def is_fractional(tensor: torch.Tensor) -> bool:
 
 
 def is_choice(func: Any, name: str, args: tuple, kwargs: dict) -> bool:
+    """Whether an operation chooses by floating-point numbers: its result jumps where they change."""
     if not args or not isinstance(args[0], torch.Tensor) or func._schema.is_mutable:
         return False
     if name in RANKING:
@@ -159,6 +160,7 @@ def is_choice(func: Any, name: str, args: tuple, kwargs: dict) -> bool:
 
 
 def operands_of(call: Call, name: str) -> list[torch.Tensor]:
+    """The floating-point tensors by which an operation chooses."""
     if name == "searchsorted":
         return [call.args[1]]
     operands = call.args[:2] if name in COMPARING else call.args[:1]

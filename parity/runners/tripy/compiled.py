@@ -226,12 +226,14 @@ def placed(arguments: Any) -> Any:
 
 
 def to_device(leaf: Any) -> Any:
+    """A PyTorch tensor as one of Tripy on the GPU; anything else as it is."""
     if not isinstance(leaf, torch.Tensor):
         return leaf
     return tp.copy(tp.Tensor(leaf.contiguous()), tp.device("gpu"))
 
 
 def to_host(tensor: tp.Tensor | torch.Tensor) -> torch.Tensor:
+    """A tensor of either library as one of PyTorch. One of Tripy is copied to the CPU."""
     if isinstance(tensor, torch.Tensor):
         return tensor
     return torch.from_dlpack(tensor).cpu().clone()

@@ -254,6 +254,7 @@ def is_at_home(diagnosis: Diagnosis, row: TapJudgement | None, homes: set[str], 
 
 
 def margin_of(row: TapJudgement | None) -> float | None:
+    """The error of the first failing verdict over its limit; None without a finite one."""
     if row is None:
         return None
     failed = [verdict for verdict in row.verdicts.values() if not verdict.passed]
