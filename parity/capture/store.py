@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -194,12 +193,6 @@ def _described(path: Path) -> dict[str, Any]:
         if not set(facts.order) == facts.shapes.keys() == facts.sizes.keys() >= facts.stored.keys():
             raise ValueError("its lists of tensors differ")
     return description
-
-
-def load_capture(stem: Path) -> Capture:
-    """A saved capture with all tensors in memory. Raises `UserError` as `open_capture`."""
-    capture = open_capture(stem)
-    return replace(capture, tensors=dict(capture.tensors), call_inputs=dict(capture.call_inputs))
 
 
 def load_tap(stem: Path, name: str) -> torch.Tensor | None:

@@ -9,6 +9,8 @@ import pytest
 from parity import pipeline
 from parity.base.code import file_digest
 from parity.base.sealed import read_sealed, sealed
+from parity.capture.captures import Capture
+from parity.capture.store import open_capture, save_capture
 from parity.execution.folder import RunFolder
 from parity.timing import rounds
 
@@ -31,6 +33,15 @@ def quick_runs() -> Iterator[None]:
         for name in ("GPU_SECONDS", "CPU_SECONDS"):
             patch.setattr(rounds, name, 0.0)
         yield
+
+
+@contextlib.contextmanager
+def changed_capture(stem) -> Iterator[Capture]:
+    """A saved capture whose tensors the body may change; it is saved in its own place."""
+    capture = open_capture(stem)
+    capture.tensors, capture.call_inputs = dict(capture.tensors), dict(capture.call_inputs)
+    yield capture
+    save_capture(capture, stem)
 
 
 def seal(folder, **facts):

@@ -122,14 +122,14 @@ def test_a_fault_behind_a_container_is_named_with_its_cause(container):
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_a_capture_keeps_containers(container, tmp_path):
     from parity.capture.captures import TensorKey
-    from parity.capture.store import load_capture, save_capture
+    from parity.capture.store import open_capture, save_capture
     from parity.capture.torch_hooks import tapped
 
     model = Model(container)
     with torch.inference_mode(), tapped(model, record_calls=True) as capture:
         model(**INPUTS)
     save_capture(capture, tmp_path / "tapped")
-    (call,) = (call for call in load_capture(tmp_path / "tapped").calls if call.path == "head")
+    (call,) = (call for call in open_capture(tmp_path / "tapped").calls if call.path == "head")
     (argument,) = call.args
     assert type(argument) is container
     assert isinstance(argument.wide, TensorKey)

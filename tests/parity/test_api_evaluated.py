@@ -9,7 +9,7 @@ import torch
 
 import parity
 from parity.base.precision import PRECISIONS
-from parity.capture.store import load_capture, save_capture
+from parity.capture.store import open_capture, save_capture
 from parity.in_process import CleanRun
 from tests.parity.live_models import modules
 
@@ -140,4 +140,4 @@ def test_a_saved_capture_keeps_the_lines(tmp_path):
     capture = run.load("tripy").run_tapped(run.arrays)
     assert tp.Tensor.eval is evaluate
     save_capture(capture, tmp_path / "capture")
-    assert list(load_capture(tmp_path / "capture").evaluated) == ["mean"]
+    assert list(open_capture(tmp_path / "capture").evaluated) == ["mean"]

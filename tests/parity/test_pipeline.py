@@ -13,7 +13,6 @@ import parity.execution.scheduler
 from cases.hstu.synthetic import synthetic
 from cases.shipped import load_case
 from parity.capture.names import TapName
-from parity.capture.store import load_capture, save_capture
 from parity.execution.worker import RunnerProcess
 from parity.inputs.arrays import make_inputs
 from parity.inputs.weights import digest
@@ -30,7 +29,7 @@ from parity.timing.rounds import (
 )
 from tests.parity.case_runs import run_command
 from tests.parity.hidden_gpu import without_gpu
-from tests.parity.saved_runs import quick_runs
+from tests.parity.saved_runs import changed_capture, quick_runs
 
 # One process makes the fixtures of this module.
 pytestmark = pytest.mark.xdist_group("pipeline")
@@ -146,9 +145,8 @@ def changed(saved_run, tmp_path):
 
     def change(kind, function, batch=0):
         stem = folder / "hstu_tiny" / f"batch_{batch:04d}" / "fp32" / "torch_jagged" / kind
-        capture = load_capture(stem)
-        function(capture.tensors)
-        save_capture(capture, stem)
+        with changed_capture(stem) as capture:
+            function(capture.tensors)
         return folder
 
     return change

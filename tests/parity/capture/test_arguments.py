@@ -9,7 +9,7 @@ import torch
 
 from parity.capture import torch_hooks, tripy_hooks
 from parity.capture.arguments import Argument, named_arguments, with_value
-from parity.capture.store import load_capture, save_capture
+from parity.capture.store import open_capture, save_capture
 
 
 class Inner(torch.nn.Module):
@@ -177,7 +177,7 @@ def test_a_leaf_of_another_type_has_its_class_and_text():
 def test_arguments_come_back_from_the_disk(tmp_path):
     capture = torch_arguments(Model(), record_calls=True)
     save_capture(capture, tmp_path / "capture")
-    back = load_capture(tmp_path / "capture")
+    back = open_capture(tmp_path / "capture")
     assert back.arguments == capture.arguments
     assert list(back.arguments) == list(capture.arguments)
 

@@ -11,7 +11,7 @@ from parity.base.errors import UserError
 from parity.base.precision import PRECISIONS
 from parity.capture.captures import Capture, ModuleCall, TensorKey, tensor_leaves
 from parity.capture.spool import content_digest
-from parity.capture.store import load_capture, load_longest_sum, open_recorded, save_capture
+from parity.capture.store import load_longest_sum, open_capture, open_recorded, save_capture
 from parity.capture.torch_hooks import tapped
 from parity.inputs.arrays import make_inputs
 from parity.inputs.weights import case_weights
@@ -144,7 +144,7 @@ def test_saved_captures_come_back_bit_for_bit(tmp_path, capture):
     capture.tensors["half"] = torch.tensor([1.5, -0.0, float("nan")]).bfloat16()
     capture.tensors["mask"] = torch.tensor([True, False])
     save_capture(capture, tmp_path / "deep" / "capture")
-    back = load_capture(tmp_path / "deep" / "capture")
+    back = open_capture(tmp_path / "deep" / "capture")
     assert list(back.tensors) == list(capture.tensors)
     assert back.calls == capture.calls
     assert back.longest_sums == capture.longest_sums
@@ -161,7 +161,7 @@ def test_a_capture_with_deep_facts_is_refused(tmp_path, capture, depth):
     save_capture(capture, tmp_path / "capture")
     (tmp_path / "capture.json").write_text('{"order":' * depth + "1" + "}" * depth)
     with pytest.raises(UserError, match="capture: .* is missing or damaged"):
-        load_capture(tmp_path / "capture")
+        open_capture(tmp_path / "capture")
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_a_capture_whose_facts_have_other_types_is_refused(tmp_path, capture, pa
         UserError,
         match=r"is missing or damaged \((.+ has another type or size|its lists .* differ)\)",
     ):
-        load_capture(tmp_path / "capture")
+        open_capture(tmp_path / "capture")
 
 
 @pytest.mark.parametrize("sums", ["longest_sums", "longest_sums_before"])
@@ -271,6 +271,6 @@ def test_constants_of_saved_calls_keep_their_types(tmp_path):
     constants = [1, 0, True, False, 1.0, None, "1"]
     call = ModuleCall("a", "a", "A", constants, {"one": 1}, ("a",))
     save_capture(Capture(calls=[call]), tmp_path / "tapped")
-    (back,) = load_capture(tmp_path / "tapped").calls
+    (back,) = open_capture(tmp_path / "tapped").calls
     assert repr(back.args) == repr(constants)
     assert repr(back.kwargs) == repr({"one": 1})

@@ -15,7 +15,7 @@ import torch
 from parity.base.errors import UserError
 from parity.base.trees import decode_tree, encode_tree
 from parity.capture.captures import Capture, ModuleCall
-from parity.capture.store import load_capture, save_capture
+from parity.capture.store import open_capture, save_capture
 from parity.capture.values import Absent, Opaque, decode_value, encode_value, storable, text_of
 
 
@@ -161,7 +161,7 @@ def test_a_damaged_value_is_an_error_of_the_file(value, tmp_path):
     description["calls"][0]["args"] = [value]
     path.write_text(json.dumps(description))
     with pytest.raises(UserError, match="is missing or damaged"):
-        load_capture(tmp_path / "capture")
+        open_capture(tmp_path / "capture")
 
 
 def test_a_type_has_one_text_on_both_sides():

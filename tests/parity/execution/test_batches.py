@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from parity.capture.store import load_capture, save_capture
+from parity.capture.store import open_capture, save_capture
 from parity.inputs.weights import digest
 from parity.report.files import read_report
 from tests.locations import DATA
@@ -79,7 +79,7 @@ def test_a_fault_in_the_second_batch_is_reported_with_its_name(replayed, batches
     folder = tmp_path / "changed"
     shutil.copytree(batches_run, folder)
     stem = folder / "hstu_tiny" / "batch_0001" / "fp32" / "torch_jagged" / "isolated"
-    capture = load_capture(stem)
+    capture = open_capture(stem)
     capture.tensors[ATTENTION][0, 0, 0] += 0.01
     save_capture(capture, stem)
     code, report, _ = replayed(folder)

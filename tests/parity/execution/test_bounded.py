@@ -15,7 +15,7 @@ from cases.shipped import load_case
 from parity.base.precision import PRECISIONS
 from parity.capture.names import TapName
 from parity.capture.slices import MemoryBudget, parts
-from parity.capture.store import load_capture, open_capture
+from parity.capture.store import open_capture
 from parity.execution.commands import Commands
 from parity.execution.folder import CaseFolder
 from parity.execution.record import REFERENCE
@@ -111,11 +111,11 @@ def captured(tmp_path_factory):
 )
 def test_rows_of_a_batch_are_independent(captured, name):
     """Every tap of the oracle, put together from single rows, is what the whole batch gives."""
-    reference = load_capture(captured(name, "oracle", UNBOUNDED).parent / "torch" / "tapped")
+    reference = open_capture(captured(name, "oracle", UNBOUNDED).parent / "torch" / "tapped")
     longest_sum = max(reference.longest_sums.values())
     for kind in ("tapped", "isolated"):
         sliced, whole = (
-            load_capture(captured(name, "oracle", limits) / kind).tensors for limits in (SLICED, UNBOUNDED)
+            open_capture(captured(name, "oracle", limits) / kind).tensors for limits in (SLICED, UNBOUNDED)
         )
         # Rounding samples are for whole batches.
         taps = [tap for tap in whole if not TapName.parse(tap).samples]
@@ -136,7 +136,7 @@ def test_a_fault_is_as_wrong_in_slices(captured):
 
     tap = "_hstu._attention_layers.1"
     right, wrong, sliced, exact = (
-        load_capture(captured("hstu_tiny", runner, limits, how) / "isolated").tensors[tap]
+        open_capture(captured("hstu_tiny", runner, limits, how) / "isolated").tensors[tap]
         for runner, limits, how in (
             ("torch_jagged", UNBOUNDED, _left),
             ("torch_jagged", UNBOUNDED, spoil),
@@ -144,7 +144,7 @@ def test_a_fault_is_as_wrong_in_slices(captured):
             ("oracle", UNBOUNDED, spoil),
         )
     )
-    reference = load_capture(captured("hstu_tiny", "oracle", UNBOUNDED, spoil).parent / "torch" / "tapped")
+    reference = open_capture(captured("hstu_tiny", "oracle", UNBOUNDED, spoil).parent / "torch" / "tapped")
     longest_sum = max(reference.longest_sums.values())
     assert (wrong - right).abs().max() > 1e-3
     assert max_difference(sliced, wrong) <= rounding_bound(longest_sum, wrong, exact, torch.float32)

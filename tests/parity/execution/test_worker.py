@@ -19,7 +19,7 @@ from parity.base.errors import UserError
 from parity.base.precision import PRECISIONS
 from parity.capture.captures import Capture, ModuleCall
 from parity.capture.slices import MemoryBudget
-from parity.capture.store import load_capture, save_capture
+from parity.capture.store import open_capture, save_capture
 from parity.case import CaseReference
 from parity.execution.commands import Commands
 from parity.execution.loaded import Abilities
@@ -371,7 +371,7 @@ def test_a_module_that_raises_alone_is_a_problem_and_the_others_are_kept(isolate
     (problem,) = isolated(_Lost("no")).items()
     assert problem[0] == "bad"
     assert problem[1].startswith(f"_Lost: no ({shown(Path(__file__))}:")
-    assert list(load_capture(tmp_path / "isolated").tensors) == ["good"]
+    assert list(open_capture(tmp_path / "isolated").tensors) == ["good"]
 
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit])

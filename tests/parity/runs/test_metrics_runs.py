@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from cases.shipped import load_case
-from parity.capture.store import load_capture, save_capture
+from parity.capture.store import open_capture
 from parity.inputs.arrays import CaseInputs, load, save
 from parity.inputs.weights import load_export
 from parity.report.files import read_report
 from tests.locations import DATA
-from tests.parity.saved_runs import quick_runs
+from tests.parity.saved_runs import changed_capture, quick_runs
 
 # One process makes the fixtures of this module.
 pytestmark = pytest.mark.xdist_group("metrics_runs")
@@ -76,7 +76,7 @@ def test_ranks_are_those_of_the_saved_states(labelled_run, runners_of):
     hits = []
     for batch in sorted(case.glob("batch_*")):
         inputs, labels = load(batch / "inputs.safetensors"), load(batch / "labels.safetensors")
-        capture = load_capture(batch / "bf16" / "torch_jagged" / "untapped")
+        capture = open_capture(batch / "bf16" / "torch_jagged" / "untapped")
         states = capture.tensors["score.current"].double().numpy()
         for user, target in enumerate(labels["targets"]):
             history = set(inputs["past_ids"][user, : inputs["past_lengths"][user]])
@@ -134,8 +134,7 @@ def _nudged(folder, into, towards_target):
     rng = np.random.default_rng(0)
     for batch in sorted(case.glob("batch_*")):
         stem = batch / "bf16" / "torch_jagged" / "untapped"
-        capture = load_capture(stem)
-        states = capture.tensors["score.current"].double()
+        states = open_capture(stem).tensors["score.current"].double()
         targets = torch.tensor(load(batch / "labels.safetensors")["targets"])
         with torch.inference_mode():
             wanted = model.get_item_embeddings(targets).double()
@@ -144,8 +143,8 @@ def _nudged(folder, into, towards_target):
         along = (wanted * states).sum(1, keepdim=True) / (states * states).sum(1, keepdim=True)
         wanted = wanted - along * states
         step = 0.008 * wanted / wanted.norm(dim=1, keepdim=True) * states.norm(dim=1, keepdim=True)
-        capture.tensors["score.current"] = (states + step).to(torch.bfloat16)
-        save_capture(capture, stem)
+        with changed_capture(stem) as capture:
+            capture.tensors["score.current"] = (states + step).to(torch.bfloat16)
     return into
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from parity.capture.store import load_capture, save_capture
+from parity.capture.store import open_capture, save_capture
 from parity.verdict.error_map import (
     FAILING,
     LEVELS,
@@ -173,7 +173,7 @@ def test_a_leak_in_a_run_shows_where(saved_run, replayed, runners_of, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(saved_run.folder, folder)
     stem = folder / "hstu_tiny" / "batch_0000" / "fp32" / "torch_jagged" / "poisoned"
-    poisoned = load_capture(stem)
+    poisoned = open_capture(stem)
     poisoned.tensors["_hstu"][1, 2:4, 7] += 1e-3
     save_capture(poisoned, stem)
     code, report, _ = replayed(folder)
