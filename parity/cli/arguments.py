@@ -83,7 +83,7 @@ class Arguments:
             )
         apart({"--save": self.save, "--profile": self.profile})
         here = Path.cwd()
-        selected = self.named_cases() or self._default_cases()
+        selected = self.named_cases() or self.default_cases()
         # Cases are imported, and may go to another folder.
         data, weights, save, profile, policy = (
             path and called_in(here, path)
@@ -130,11 +130,8 @@ class Arguments:
             raise UserError(verb, given, problem, "give one --case and one --precision")
         return cases[0], PRECISIONS[precisions[0]]
 
-    def all_cases(self) -> list[Case]:
-        """Every case of the registry."""
-        return [self.registry.load(case.name) for case in self.registry.cases()]
-
-    def _default_cases(self) -> list[Case]:
+    def default_cases(self) -> list[Case]:
+        """The default cases of the registry; with data, those that read them. Raises `UserError` for none."""
         selected = [self.registry.load(case.name) for case in self.registry.cases() if case.default]
         if not selected:
             raise UserError(

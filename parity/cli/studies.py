@@ -119,7 +119,10 @@ def precision(registry: Registry, budget: float, policy: Path | None, quantise: 
 )
 @click.pass_obj
 def self_test(registry: Registry, share: float, faults: str | None, clean_runs: int, **chosen: Any) -> int:
-    """Put faults into the port and count the detected ones. A later call with the same folder continues."""
+    """Put faults into the port and count the detected ones. A later call with the same folder continues.
+
+    Without --case and --model, the default cases have the faults.
+    """
     here = Path.cwd()
     with counted() as advance:
         from parity.base.precision import DEFAULT_PRECISIONS
@@ -131,7 +134,7 @@ def self_test(registry: Registry, share: float, faults: str | None, clean_runs: 
             raise UserError("--faults", "''", "names nothing", "give letters, or leave the option out")
         arguments = Arguments(**chosen, registry=registry)
         plan = Plan(
-            cases=tuple(arguments.named_cases() or arguments.all_cases()),
+            cases=tuple(arguments.named_cases() or arguments.default_cases()),
             precisions=arguments.precisions() or tuple(DEFAULT_PRECISIONS),
             share=share,
             clean_runs=clean_runs,
