@@ -135,7 +135,7 @@ class MendedPort(BlockPort):
 
 
 def main(port: type[BlockPort]) -> parity.Result:
-    """Compare the block with a port in float32."""
+    """Compare the block with a port in fp32 and fp16."""
     inputs = {"x": torch.randn(8, LENGTH, WIDTH, generator=torch.Generator().manual_seed(0))}
     return parity.compare(Block(), port, inputs=inputs)
 

@@ -160,15 +160,6 @@ class SasRecPort(tp.Module):
         return query < key
 
 
-class ShiftedPort(SasRecPort):
-    """A port whose mask is off by one: a position also attends to the next."""
-
-    @staticmethod
-    def is_future(query: tp.Tensor, key: tp.Tensor) -> tp.Tensor:
-        """Whether it lies behind the next position."""
-        return query + 1 < key
-
-
 def histories(rows: int = 24) -> dict[str, np.ndarray]:
     """Histories of 1 to `LENGTH` items, and five candidates a row."""
     random = np.random.default_rng(0)

@@ -65,8 +65,16 @@ def test_sasrec_passes_with_pytorchs_own_attention():
     assert attention.isolated.status == attention.accumulated.status == "PASS"
 
 
+class ShiftedPort(sasrec.SasRecPort):
+    """A port whose mask is off by one: a position also attends to the next."""
+
+    @staticmethod
+    def is_future(query, key):
+        return query + 1 < key
+
+
 def test_a_mask_of_sasrec_that_is_off_by_one_is_named():
-    result = sasrec.main(sasrec.ShiftedPort)
+    result = sasrec.main(ShiftedPort)
     assert not result.passed
     assert "FAIL at blocks.0\n" in str(result)
     assert "blocks.0 receives another is_future" in str(result)
