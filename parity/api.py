@@ -27,7 +27,7 @@ from parity.report.coverage import in_words
 from parity.report.files import require_own, write_again
 from parity.report.overview import counted, tolerated_in
 from parity.report.schema import Report, RunnerReport
-from parity.runners import RUNNERS
+from parity.runners import RUNNERS, TIMEOUT
 from parity.verdict.judgement import MODEL_OUTPUT
 from parity.verdict.magnitudes import BEYOND
 from parity.verdict.merging import NOT_DETECTED
@@ -53,8 +53,6 @@ _KINDS = {
 """The printed notes on modules by their beginning, with the words for the modules of more such notes."""
 MOST_NAMES = 4
 """Largest number of names of modules in a printed note."""
-TIMEOUT = 600.0
-"""Time limit of one step of one runner in a process of its own, in seconds."""
 
 
 class ParityError(AssertionError):

@@ -17,7 +17,7 @@ from parity.execution.bounds import checked
 from parity.execution.folder import has_content
 from parity.execution.request import Request
 from parity.inputs.prepared import require_names
-from parity.runners import RUNNERS, default_runners
+from parity.runners import RUNNERS, TIMEOUT, default_runners
 
 # The public configurations train and evaluate 128 users at a time.
 RECORDED_BATCH = 128
@@ -42,7 +42,7 @@ class Arguments:
 
     registry: Registry
     command: str = ""
-    time_limit: float = 600.0
+    time_limit: float = TIMEOUT
     memory: float | None = None
     cases: str | None = None
     models: str | None = None

@@ -10,7 +10,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from parity.base.option_numbers import INTEGER, NUMBER
-from parity.runners import RUNNERS
+from parity.runners import RUNNERS, TIMEOUT
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -76,7 +76,7 @@ data = click.option("--data", type=PATH, help="Recorded data in place of synthet
 weights = click.option("--weights", type=PATH, help="Checkpoint: safetensors, or a state dict in a .pt file.")
 policy = click.option("--policy", type=PATH, help="Policy file with the schemes of quantised modules.")
 time_limit = click.option(
-    "--time-limit", type=NUMBER, default=600.0, show_default=True, help="Seconds for one step of a runner."
+    "--time-limit", type=NUMBER, default=TIMEOUT, show_default=True, help="Seconds for one step of a runner."
 )
 memory = click.option(
     "--memory",

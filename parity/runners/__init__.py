@@ -9,7 +9,10 @@ from parity.runners.registry import RUNNERS, default_runners, make_runner
 if TYPE_CHECKING:
     from parity.runners.base import Runner, Unavailable
 
-__all__ = ["RUNNERS", "Runner", "Unavailable", "default_runners", "make_runner"]
+__all__ = ["RUNNERS", "TIMEOUT", "Runner", "Unavailable", "default_runners", "make_runner"]
+
+TIMEOUT = 600.0
+"""Time limit of one step of one runner in a process of its own, in seconds, where none is asked for."""
 
 
 def __getattr__(name: str) -> Any:
