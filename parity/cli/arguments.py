@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -178,6 +179,20 @@ def names(option: str, text: str | None) -> list[str]:
         raise UserError(option, repr(text), "has a comma without a name", "leave that comma out")
     require_once(option, stripped)
     return stripped
+
+
+@contextmanager
+def needing_port(runner: str = "tripy") -> Iterator[None]:
+    """Raises `UserError` where the port cannot run: its packages are not installed, or the body says so."""
+    from parity.runners import Unavailable, make_runner
+
+    try:
+        # All forms of the port need the same packages.
+        make_runner("tripy")
+        yield
+    except Unavailable as error:
+        fix = "run where the port can"
+        raise UserError("runner", runner, f"is unavailable: {error}", fix) from error
 
 
 def apart(folders: Mapping[str, Path | None]) -> None:

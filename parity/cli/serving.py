@@ -79,8 +79,7 @@ def serve(
     """Serve the port of one case under LoadGen, and judge every served prediction."""
     reports, here = output.reports(), Path.cwd()
     with steps() as advance:
-        from parity.cli.arguments import Arguments, apart, writable
-        from parity.runners import Unavailable
+        from parity.cli.arguments import Arguments, apart, needing_port, writable
 
         arguments = Arguments(**chosen, registry=registry)
         case, precision = arguments.one_of_each("serve", default=DEFAULT_PRECISION)
@@ -93,11 +92,9 @@ def serve(
             raise UserError("--save", str(folder), "exists", "give a folder that does not exist")
         apart({"--save": folder, "--tables": tables})
         writable("--save", folder)
-        try:
+        with needing_port(runner):
             from parity.studies.serving import command
             from parity.studies.serving.port import SERVED
-        except Unavailable as error:
-            raise _no_port(error, runner) from error
         check_names("--runner", [runner], SERVED)
         check_names("--tables-on", [tables_on], command.PLACES)
         order = command.Order(
@@ -116,18 +113,11 @@ def serve(
             measures=not accuracy_only,
             kv_cache=kv_cache,
         )
-        try:
-            with made(folder.parent), making(folder) as unfinished:
-                served = command.serve(order, unfinished, advance)
-        except Unavailable as error:
-            raise _no_port(error, runner) from error
+        with needing_port(runner), made(folder.parent), making(folder) as unfinished:
+            served = command.serve(order, unfinished, advance)
     with remaining(f"{shown(folder)} holds LoadGen's logs"):
         console = output.stdout()
         for line in served.lines():
             output.print_line(console, line)
         output.print_line(console, f"logs: {shown(folder)}")
     return served.exit_code
-
-
-def _no_port(error: Exception, runner: str) -> UserError:
-    return UserError("runner", runner, f"is unavailable: {error}", "run where the port can")

@@ -13,14 +13,13 @@ from parity.base.errors import UserError
 from parity.base.files import called_in
 from parity.base.precision import DEFAULT_PRECISIONS, PRECISIONS, Precision
 from parity.case import Case, CaseReference, load_case
-from parity.cli.arguments import Arguments
+from parity.cli.arguments import Arguments, needing_port
 from parity.cli.output import print_line
 from parity.cli.progress import steps as shown_steps
 from parity.execution.commands import Commands
 from parity.execution.record import RunnerFailure, Status
 from parity.execution.scheduler import Worker
 from parity.report.schema import StreamReport
-from parity.runners import Unavailable
 
 if TYPE_CHECKING:
     from parity.studies.streaming.command import StreamVerdict
@@ -34,10 +33,8 @@ def judge_stream(console: Console, arguments: Arguments, steps: int, capacity: i
     if len(cases) != 1:
         problem = "cases are given, where one is taken"
         raise UserError("stream", len(cases), problem, "give one --case or --model")
-    try:
+    with needing_port():
         from parity.studies.streaming.command import HEADER, judge_streams
-    except Unavailable as error:
-        raise UserError("runner", "tripy", f"is unavailable: {error}", "run where the port can") from error
     precisions = arguments.precisions() or tuple(DEFAULT_PRECISIONS)
     case = cases[0].with_overrides(seed=arguments.seed)
     verdicts = judge_streams(case, precisions, weights, steps, capacity)

@@ -37,8 +37,10 @@ def shrink(registry: Registry, folder: Path, **chosen: Any) -> int:
     """
     here = Path.cwd()
     with steps() as advance:
-        from parity.cli.arguments import Arguments, writable
-        from parity.studies import shrink as study
+        from parity.cli.arguments import Arguments, needing_port, writable
+
+        with needing_port():
+            from parity.studies import shrink as study
 
         arguments = Arguments(**chosen, registry=registry)
         case, precision = arguments.one_of_each("shrink")
@@ -79,14 +81,11 @@ def precision(registry: Registry, budget: float, policy: Path | None, quantise: 
     """Find the cheapest precision of each module of one case."""
     reports, here = output.reports(), Path.cwd()
     with steps() as advance:
-        from parity.cli.arguments import Arguments, writable
-        from parity.runners import Unavailable
+        from parity.cli.arguments import Arguments, needing_port, writable
 
         request = Arguments(**chosen, registry=registry, command=output.typed()).request()
-        try:
+        with needing_port():
             from parity.studies.precision_search import command
-        except Unavailable as error:
-            raise _no_port(error) from error
         if request.save is not None:
             writable("--save", request.save)
         report = command.run(request, budget, policy and called_in(here, policy), advance, quantise)
@@ -126,9 +125,11 @@ def self_test(registry: Registry, share: float, faults: str | None, clean_runs: 
     here = Path.cwd()
     with counted() as advance:
         from parity.base.precision import DEFAULT_PRECISIONS
-        from parity.cli.arguments import Arguments
-        from parity.studies.fault_injection import command
-        from parity.studies.fault_injection.campaign import Plan
+        from parity.cli.arguments import Arguments, needing_port
+
+        with needing_port():
+            from parity.studies.fault_injection import command
+            from parity.studies.fault_injection.campaign import Plan
 
         if faults == "":
             raise UserError("--faults", "''", "names nothing", "give letters, or leave the option out")
@@ -167,7 +168,3 @@ def stream(registry: Registry, steps: int, capacity: int | None, **chosen: Any) 
     from parity.cli.streams import judge_stream
 
     return judge_stream(output.stdout(), Arguments(**chosen, registry=registry), steps, capacity)
-
-
-def _no_port(error: Exception) -> UserError:
-    return UserError("runner", "tripy", f"is unavailable: {error}", "run where the port can")

@@ -274,3 +274,36 @@ def test_an_input_without_an_end_is_refused(arguments, endless, tmp_path, monkey
         signal.signal(signal.SIGALRM, previous)
     assert refused.code == 2, refused
     assert "pipe.yaml" in refused.err
+
+
+WITHOUT_TRIPY = """
+import sys
+from click.testing import CliRunner
+import run_parity
+
+for words in sys.argv[1:]:
+    ended = CliRunner().invoke(run_parity.main, words.split())
+    print(ended.exit_code, ended.stderr.splitlines()[-1])
+"""
+
+
+def test_verbs_that_need_the_port_are_refused_where_tripy_is_not_installed(tmp_path):
+    (tmp_path / "nvtripy.py").write_text("raise ModuleNotFoundError(\"No module named 'nvtripy'\")")
+    calls = (
+        "precision --case hstu_tiny",
+        "stream --case hstu_tiny",
+        "shrink small --case hstu_tiny --precision fp32",
+        "self-test --case dlrm_tiny --clean-runs 0",
+        "serve --case dlrmv3_tiny",
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    command = [sys.executable, "-c", WITHOUT_TRIPY, *calls]
+    ended = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True, timeout=300
+    )
+    lines = ended.stdout.splitlines()
+    assert len(lines) == len(calls)
+    assert {line.partition(";")[0] for line in lines} == {
+        "2 error: runner: tripy is unavailable: No module named 'nvtripy'"
+    }
+    assert [path.name for path in tmp_path.iterdir() if path.name != "__pycache__"] == ["nvtripy.py"]
