@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import CodeType, MappingProxyType
 from typing import Any
 
@@ -72,9 +72,14 @@ class Place:
         words: The line in words, behind "in".
     """
 
-    code: CodeType | None
+    # Code objects of two equal functions of one line are equal in Python 3.10.
+    code: CodeType | None = field(compare=False)
     instruction: int
     words: str
+    _identity: int = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_identity", id(self.code))
 
 
 @dataclass(frozen=True)
