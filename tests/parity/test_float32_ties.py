@@ -148,6 +148,64 @@ def test_a_port_may_round_ties_of_codes_that_share_a_byte_otherwise(precision):
     assert "FAIL at quantise" in str(result)
 
 
+class HalfScale(torch.nn.Module):
+    """(B, 4) -> (B, 2) bytes of two codes from 0 to 15, with a scale of the row in float16."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.float()
+        low = x.amin(1, keepdim=True)
+        scale = ((x.amax(1, keepdim=True) - low) / 15.0).half().float()
+        codes = ((x - low) / scale).round().clamp(0.0, 15.0)
+        return (codes[:, :2] + 16.0 * codes[:, 2:] - 128.0).to(torch.int8)
+
+
+class Steps(torch.nn.Module):
+    """A model of one module that makes codes."""
+
+    def __init__(self, codes: torch.nn.Module) -> None:
+        super().__init__()
+        self.codes = codes
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.codes(x)
+
+
+class HalfScalePort(tp.Module):
+    def __init__(self, less):
+        super().__init__()
+        self.less = less
+
+    def forward(self, x: tp.Tensor):
+        x = tp.cast(x, tp.float32)
+        low = tp.min(x, dim=1, keepdim=True)
+        scale = tp.cast(tp.cast((tp.max(x, dim=1, keepdim=True) - low) / 15.0, tp.float16), tp.float32)
+        codes = tp.cast(tp.quantize((x - low) / scale, 1.0, tp.int8), tp.float32)
+        codes = tp.minimum(tp.maximum(codes - self.less, 0.0), 15.0)
+        return tp.quantize(codes[:, :2] + 16.0 * codes[:, 2:] - 128.0, 1.0, tp.int8)
+
+
+class StepsPort(tp.Module):
+    def __init__(self, less):
+        super().__init__()
+        self.codes = HalfScalePort(less)
+
+    def forward(self, x: tp.Tensor):
+        return self.codes(x)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize(("less", "passes"), [(0.0, True), (3.0, False)])
+def test_the_rounding_of_a_tiny_scale_moves_codes_far(precision, less, passes):
+    """Half a step of float16's smallest numbers is half of such a scale: codes of 15 become 8."""
+    smallest = 2.0**-24
+    rows = torch.tensor([[0.0, 8.0, 3.0, 5.0], [0.0, 9.0, 1.0, 6.0], [0.0, 10.0, 7.0, 2.0]]) * smallest
+    small, large = (HalfScale()(rows * factor).int() for factor in (1.0, 2.0**15))
+    assert (small - large).abs().max() > 70
+    result = parity.compare(Steps(HalfScale()), lambda dtype: StepsPort(less), {"x": rows}, (precision,))
+    assert result.passed is passes, str(result)
+    assert passes or "FAIL at codes" in str(result)
+
+
 def test_the_choices_of_many_tables_in_bytes_are_found():
     """A search tries a bounded number of values. A step of 0 lies behind hundreds of codes near ties."""
     case = load_case("dlrm_tiny_quantised").with_sizes(

@@ -72,7 +72,8 @@ def _unpack_one(
             tried = _at_labels(values, inside, link)
             steps = (tried - own).abs().sum(0)
             is_nearer = gives & (steps < nearest)
-            is_only = is_nearer | (is_only & ~(gives & (steps == nearest)))
+            is_another = gives & (steps == nearest) & (tried != taken).any(0)
+            is_only = is_nearer | (is_only & ~is_another)
             nearest = torch.where(is_nearer, steps, nearest)
             taken = torch.where(is_nearer, tried, taken)
     for number, choice in choices.items():
