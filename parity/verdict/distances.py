@@ -140,10 +140,12 @@ class CarryingRows(NamedTuple):
     Attributes:
         count: Effective number of different rows.
         repeats: Effective number of equal rows for each of them, at least 1.
+        numbers: Of each row with a compared element; equal rows have the same number.
     """
 
     count: float
     repeats: float
+    numbers: np.ndarray
 
 
 def carrying_rows(values: np.ndarray, counted: np.ndarray) -> CarryingRows:
@@ -163,15 +165,17 @@ def carrying_rows(values: np.ndarray, counted: np.ndarray) -> CarryingRows:
         compared, counted = values[has_counted], counted[has_counted]
         compared[~counted] = 0.0
     else:
-        compared = np.where(counted, values, 0.0)
+        compared = values[counted]
+    if not compared.size:
+        return CarryingRows(0.0, 1.0, np.zeros(0, dtype=np.int64))
     # Fourth powers of the scaled elements neither overflow nor underflow.
     squares = compared / (largest_absolute(compared) or 1.0)
     squares *= squares
-    rows = squares.sum(axis=-1).ravel() if squares.ndim > 1 else squares.ravel()
+    rows = squares.sum(axis=-1) if squares.ndim > 1 else squares
     del squares
-    different = np.unique(_keys(compared), return_inverse=True)[1].ravel()
-    count = _effective(np.bincount(different, weights=rows))
-    return CarryingRows(count, max(1.0, _effective(rows) / count) if count else 1.0)
+    numbers = np.unique(_keys(compared), return_inverse=True)[1].ravel()
+    count = _effective(np.bincount(numbers, weights=rows))
+    return CarryingRows(count, max(1.0, _effective(rows) / count) if count else 1.0, numbers)
 
 
 def _effective(squares: np.ndarray) -> float:
@@ -180,19 +184,27 @@ def _effective(squares: np.ndarray) -> float:
     return float(squares.sum()) ** 2 / fourth if fourth else 0.0
 
 
-def error_rows(squares: np.ndarray, counted: np.ndarray) -> tuple[float, float]:
+def error_rows(
+    squares: np.ndarray, counted: np.ndarray, numbers: np.ndarray | None = None
+) -> tuple[float, float]:
     """The effective numbers of rows that carry the Euclidean norm of an error, and its largest element.
 
     Both are (sum of s)^2 / (sum of s^2) over rows: of the squared errors v for the norm, and of v^4 for the
     largest element, which behaves as the 8-norm. Of 256 equal numbers, the two differ by a factor of 2.
+    Equal rows have equal roundings: together they are one row, with the sum of their v for the norm, and
+    their mean v for the largest element.
 
     Args:
         squares: Expected squared errors of the compared elements, (n,) float64.
         counted: Mask of the n compared elements in the tensor.
+        numbers: `CarryingRows.numbers` of the result; None if all rows differ.
     """
     rows = sums_by_row(squares, row_starts(counted))
     rows = rows / (float(rows.max()) or 1.0)
-    return _effective(rows), _effective(rows**4)
+    if numbers is None:
+        return _effective(rows), _effective(rows**4)
+    sums = np.bincount(numbers, weights=rows)
+    return _effective(sums), _effective((sums / np.bincount(numbers)) ** 4)
 
 
 def row_starts(counted: np.ndarray) -> np.ndarray | None:

@@ -98,12 +98,26 @@ class Evidence:
             count += not call.appends and self.reference.longest_sums[call.path] > 0
             self._modules_before |= dict.fromkeys(call.outputs, count)
         self._modules = count
+        self._programs: dict[str, dict[str, torch.Tensor]] = {}
         self._rounding_samples = {
             (isolated, str(name.of_tap())): RoundingSamples(tensors[str(name)])
             for isolated, tensors in ((False, self.oracle), (True, self.oracle_isolated))
             for name in map(TapName.parse, tensors)
             if name.samples
         }
+
+    def programs(self, tap: str) -> RoundingSamples | None:
+        """Results of other right programs for the tap's module alone; None where the oracle cannot run again.
+
+        See `parity.runners.oracle.programs`.
+        """
+        call = self.kinds.get(tap)
+        if call is None or self.replays is None:
+            return None
+        if call.tap not in self._programs:
+            self._programs[call.tap] = self.replays.programs(call, self.reference.call_inputs)
+        results = self._programs[call.tap].get(tap)
+        return None if results is None else RoundingSamples(results)
 
     @functools.cached_property
     def exact_taps(self) -> frozenset[str]:

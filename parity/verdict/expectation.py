@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from parity.verdict.sampling_error import (
     RoundingSamples,
     SampledErrors,
     expected_error,
+    scale_error_of_programs,
     shared_scale_error,
 )
 from parity.verdict.sensitivity import Rows
@@ -29,6 +31,7 @@ class Expectation:
         bound: Bound that the limit follows from.
         samples: Results of the oracle under random roundings.
         batch_size: Rows of the batch; 0 if they are unknown.
+        programs: Results of other right programs (`parity.runners.oracle.programs`); None not to ask them.
     """
 
     def __init__(
@@ -40,6 +43,7 @@ class Expectation:
         bound: Bound,
         samples: RoundingSamples | None,
         batch_size: int = 0,
+        programs: RoundingSamples | None = None,
     ) -> None:
         self.reference, self.counted = r, counted
         self.truth = Oracle(o, unit=r)
@@ -47,14 +51,20 @@ class Expectation:
         carrying = carrying_rows(oracle.to(torch.float64).numpy(), counted)
         rows = carrying.count or 1.0  # zeros are one number
         sampled = (
-            samples.errors(self.truth, counted)
+            samples.errors(self.truth, counted, carrying.numbers)
             if samples
-            else SampledErrors.of_reference(self.truth, r, counted)
+            else SampledErrors.of_reference(self.truth, r, counted, carrying.numbers)
         )
         sampled = sampled.of_equal_rows(carrying.repeats)
-        self.limit = bound.limit(expected_error(self.err_ref, rows, sampled), rows)
+        expected = expected_error(self.err_ref, rows, sampled)
+        shared = shared_scale_error(self.err_ref, rows, sampled)
+        if programs is not None:
+            of_programs = scale_error_of_programs(self.err_ref, programs.errors(self.truth, counted))
+            expected = replace(expected, scale_error=max(expected.scale_error, of_programs))
+            shared = max(shared, of_programs)
+        self.limit = bound.limit(expected, rows)
         is_of_batch = _is_of_batch(tuple(oracle.shape), batch_size)
-        self.lasting_limit = bound.lasting(shared_scale_error(self.err_ref, rows, sampled), is_of_batch)
+        self.lasting_limit = bound.lasting(shared, is_of_batch)
         self.rows = Rows.of(compared_rows(counted), carrying.count, is_of_batch)
 
     @functools.cached_property

@@ -60,6 +60,11 @@ rows and does not cancel. An operation has at most one constant, which costs u:
 
 where e and s are the root mean square error and scale error of the reference and the samples.
 
+A module with several operations may lose a constant in one of them and multiply this error in the next. Rows
+then share more than u. If a module alone exceeds this limit and neither norm's, the oracle therefore asks P
+other right programs (`parity.runners.oracle.programs`), whose rows share what rows of a program share. The
+bound is then at least factor(1, P + 1) times the root mean square scale error of reference and programs.
+
 Modules alone, modules inside the model
 ---------------------------------------
 For a module on its own, n is its longest sum; for the same tap inside the model, the longest of all modules
@@ -149,6 +154,12 @@ class Verdict:
         return not self.port.l2 <= half_of_digits(self.bound.unit_roundoff)
 
     @property
+    def exceeds_scale_alone(self) -> bool:
+        """Whether the scale error is too large, and both norms are within their limits."""
+        norms = self.port.l2 <= self.limit.l2 and self.port.largest <= self.limit.largest
+        return norms and abs(self.port.scale_error) > self.limit.scale_error
+
+    @property
     def margin(self) -> float:
         """Largest ratio of an error to its limit, over both norms and the scale error; up to 1 passes."""
         return max(
@@ -197,6 +208,7 @@ class Standard:
         rounding_samples: Results of the oracle under random roundings; None without samples.
         by_row: Whether verdicts have the errors by row.
         batch_size: Rows of the batch; 0 if they are unknown.
+        programs: Results of other right programs (`parity.runners.oracle.programs`); None not to ask them.
     """
 
     def __init__(
@@ -209,14 +221,30 @@ class Standard:
         rounding_samples: RoundingSamples | None = None,
         by_row: bool = False,
         batch_size: int = 0,
+        programs: RoundingSamples | None = None,
     ) -> None:
         self._oracle, self._reference = oracle, reference
         self._bound, self._batch_size = bound, batch_size
         self._valid, self._boundary = valid, boundary
         self._samples = rounding_samples
         self._by_row = by_row
+        self._programs = programs
         self._excluded = 0
         self._judged: list[tuple[torch.Tensor, Verdict]] = []
+
+    def among(self, programs: RoundingSamples) -> Standard:
+        """The standard with results of other right programs."""
+        return Standard(
+            self._oracle,
+            self._reference,
+            self._bound,
+            self._valid,
+            self._boundary,
+            self._samples,
+            self._by_row,
+            self._batch_size,
+            programs,
+        )
 
     def judge(self, port: torch.Tensor) -> Verdict:
         """The verdict on a port's result. Results with the same bits where elements count have the same one.
@@ -261,7 +289,9 @@ class Standard:
         return self._expected_of(*self._values, self._counted)
 
     def _expected_of(self, o: np.ndarray, r: np.ndarray, counted: np.ndarray) -> Expectation:
-        return Expectation(self._oracle, o, r, counted, self._bound, self._samples, self._batch_size)
+        return Expectation(
+            self._oracle, o, r, counted, self._bound, self._samples, self._batch_size, self._programs
+        )
 
     def _judge(self, port: torch.Tensor) -> Verdict:
         counted = self._counted

@@ -10,15 +10,16 @@ The factor tends to 1 with many rows. For two single numbers it is 6,366, hence 
 
 Errors within a row may correlate: one wrong input of a row reaches the whole row. A row of small norm adds
 little, and equal rows have equal errors. Therefore m is `parity.verdict.distances.carrying_rows`, which never
-exceeds the number of rows.
+exceeds the number of different rows.
 
 Few rows may also carry the error. A layer norm divides a row of small variance by a small number, and
 multiplies its error. A sum of v_i times squared normal numbers has (sum of v_i)^2 / (sum of v_i^2) degrees of
 freedom (Satterthwaite, "An approximate distribution of estimates of variance components", 1946). The rounding
 samples measure v_i, row by row. m is the smaller of both numbers. One row of large error decides on the
 largest element more than on the norm: each has its own m (`parity.verdict.distances.error_rows`). A tap
-without samples has many rows. Its largest error may be one number all the same: there the reference's squared
-errors stand for v_i, with a factor of at most that of one number in the fewest samples of a tap.
+without samples has many rows. One of them, or many equal ones, may carry its error all the same: there the
+reference's squared errors stand for v_i, with a factor of at most that of one number in the fewest samples of
+a tap.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ reference once. A port that rounds as often as the reference is k >= 2 times as 
 normal errors and many rounding samples its share is that of 2 * 3.9 standard deviations, 1e-14. At 1.4 times
 the reference's errors the share is 4e-8, which is 0.004 false alarms in 1,000 runs of 100 measures each.
 """
-
-
+_FEWEST = 1.0 + MOST_OF_MANY_ROWS
+"""Degrees of freedom of one number in the fewest samples of a tap that has any, and in the reference."""
 MOST_TOGETHER = 2**16
 """Most elements of samples that are compared at once: more of them leave the caches of a core."""
 
@@ -67,17 +68,20 @@ class SampledErrors:
     largest_rows: float = math.inf
 
     @classmethod
-    def of_reference(cls, oracle: Oracle, reference: np.ndarray, counted: np.ndarray) -> SampledErrors:
-        """No sample: the reference's own errors say which rows carry the largest one.
+    def of_reference(
+        cls, oracle: Oracle, reference: np.ndarray, counted: np.ndarray, numbers: np.ndarray | None = None
+    ) -> SampledErrors:
+        """No sample: the reference's own errors say which rows carry an error.
 
         Args:
             oracle: The n compared elements of the oracle.
             reference: The same elements of the reference, (n,).
             counted: Mask of these elements in the tensor.
+            numbers: See `parity.verdict.distances.error_rows`.
         """
         squares = np.square((reference - oracle.values) / (oracle.largest or 1.0))
-        _, largest_rows = error_rows(squares, counted)
-        return cls(largest_rows=largest_rows or math.inf)
+        l2_rows, largest_rows = error_rows(squares, counted, numbers)
+        return cls(l2_rows=l2_rows or math.inf, largest_rows=largest_rows or math.inf)
 
     def of_equal_rows(self, repeats: float) -> SampledErrors:
         """The errors where rows repeat. Samples round each of them for itself, and programs round all alike.
@@ -100,8 +104,14 @@ class RoundingSamples:
         self._results = (results.float() if results.dtype is torch.bfloat16 else results).numpy()
         self._errors_by_mask: dict[bytes, SampledErrors] = {}
 
-    def errors(self, oracle: Oracle, counted: np.ndarray) -> SampledErrors:
-        """Errors of the samples over the elements in `counted`, the same elements as in `oracle`."""
+    def errors(self, oracle: Oracle, counted: np.ndarray, numbers: np.ndarray | None = None) -> SampledErrors:
+        """Errors of the samples.
+
+        Args:
+            oracle: The compared elements of the oracle.
+            counted: Mask of these elements in the tensor.
+            numbers: See `parity.verdict.distances.error_rows`.
+        """
         key = np.packbits(counted).tobytes()
         if key not in self._errors_by_mask:
             errors, squares = [], np.zeros(len(oracle.values))
@@ -114,7 +124,7 @@ class RoundingSamples:
                 _root_mean_square([error.l2 for error in errors]),
                 _root_mean_square([error.largest for error in errors]),
                 _root_mean_square([error.scale_error for error in errors]),
-                *(rows or math.inf for rows in error_rows(squares, counted)),
+                *(rows or math.inf for rows in error_rows(squares, counted, numbers)),
             )
         return self._errors_by_mask[key]
 
@@ -158,21 +168,29 @@ def expected_error(reference: Distance, rows: float, samples: SampledErrors) -> 
     """
     l2 = _pooled(reference.l2, samples.l2, samples.count)
     largest = _pooled(reference.largest, samples.largest, samples.count)
-    of_largest = _factor(min(rows, samples.largest_rows), samples)
-    if not samples.count:
-        of_largest = max(
-            _factor(rows, samples), min(of_largest, sampling_factor(1.0, 1.0 + MOST_OF_MANY_ROWS))
-        )
     return Distance(
-        l2=max(reference.l2, _factor(min(rows, samples.l2_rows), samples) * l2),
-        largest=max(reference.largest, of_largest * largest),
+        l2=max(reference.l2, _factor(rows, samples.l2_rows, samples) * l2),
+        largest=max(reference.largest, _factor(rows, samples.largest_rows, samples) * largest),
         scale_error=max(abs(reference.scale_error), _scale_error_by_chance(reference, rows, samples)),
     )
 
 
-def _factor(rows: float, samples: SampledErrors) -> float:
-    """The sampling factor of errors in so many rows, of a program against the reference and the samples."""
-    return sampling_factor(rows, rows * (samples.count + 1))
+def _factor(rows: float, carrying: float, samples: SampledErrors) -> float:
+    """The sampling factor of an error, of a program against the reference and the samples.
+
+    Args:
+        rows: Number of rows that carry the result.
+        carrying: Number of rows that carry the error.
+        samples: Errors of rounding samples.
+    """
+
+    def factor(m: float) -> float:
+        return sampling_factor(m, m * (samples.count + 1))
+
+    of_error = factor(min(rows, carrying))
+    if samples.count:
+        return of_error
+    return max(factor(rows), min(of_error, sampling_factor(1.0, _FEWEST)))
 
 
 def shared_scale_error(reference: Distance, rows: float, samples: SampledErrors) -> float:
@@ -184,11 +202,24 @@ def shared_scale_error(reference: Distance, rows: float, samples: SampledErrors)
     return max(0.0, abs(reference.scale_error) - _scale_error_by_chance(reference, rows, samples))
 
 
+def scale_error_of_programs(reference: Distance, programs: SampledErrors) -> float:
+    """The scale error that one more program may have, whatever its rows share.
+
+    Args:
+        reference: Error of the reference, which is one more program.
+        programs: Errors of other right programs.
+    """
+    pooled = _pooled(reference.scale_error, programs.scale_error, programs.count)
+    return sampling_factor(1.0, programs.count + 1) * pooled
+
+
 def _scale_error_by_chance(reference: Distance, rows: float, samples: SampledErrors) -> float:
     """The scale error that independent roundings of the rows may have by chance."""
     # Two bounds hold, from independent rows and from its own samples: take the smaller.
     l2 = _pooled(reference.l2, samples.l2, samples.count)
     measured = min(rows, samples.l2_rows) * (samples.count + 1)
+    if not samples.count:
+        measured = max(measured, min(rows, _FEWEST))
     by_rows = sampling_factor(1.0, measured) * l2 / math.sqrt(rows)
     if not samples.count:
         return by_rows

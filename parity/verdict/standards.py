@@ -82,7 +82,11 @@ class Standards:
         if boundary is own:
             self._by_kind[isolated] = standard
         ties = (evidence.ties_isolated if isolated else evidence.ties).get(sampled_tap or tap, 0)
-        verdict = replace(standard.judge(port), ties=ties)
+        verdict = standard.judge(port)
+        # Other programs make the oracle's own choices.
+        if isolated and not ties and verdict.exceeds_scale_alone and (programs := evidence.programs(tap)):
+            verdict = standard.among(programs).judge(port)
+        verdict = replace(verdict, ties=ties)
         lost = verdict.boundary / max(1, verdict.boundary + verdict.checked)
         if not verdict.passed or not lost or own is None:
             return verdict

@@ -27,7 +27,7 @@ from parity.inputs.weights import rounded
 from parity.runners.base import Arrays, Tensors
 from parity.runners.oracle.own_types import OwnResults, OwnTypes
 from parity.runners.oracle.repetition import require_same
-from parity.runners.oracle.rounding import OtherOperations, sample_count, samples_of
+from parity.runners.oracle.rounding import Errors, OtherOperations, sample_count, samples_of
 from parity.runners.oracle.sampling import LargestResult, rounding_samples
 from parity.runners.oracle.widening import InFloat64
 from parity.runners.torch.eager import TorchModules, TorchRunner
@@ -137,6 +137,8 @@ class OracleRunner(Float64Runner):
     of time: a choice that jumps in one sample would widen the limits of all results behind it."""
     _half: TorchRunner | None = None
     """The model in the tested precision, a half type; None before it is asked for."""
+    _errors = Errors
+    _samples_of = staticmethod(samples_of)
 
     def load(self, case: Case, precision: Precision, weights: Tensors) -> None:
         self._half = None
@@ -150,7 +152,7 @@ class OracleRunner(Float64Runner):
         def count(name: str, tap: torch.Tensor) -> dict[str, torch.Tensor]:
             nonlocal elements
             elements += tap.numel()
-            counts[name] = samples_of(tap)
+            counts[name] = self._samples_of(tap)
             return {name: tap}
 
         with LargestResult() as largest:
@@ -162,7 +164,7 @@ class OracleRunner(Float64Runner):
             self._is_repeatable = True
 
         def run(arguments: dict[str, Any]) -> dict[str, torch.Tensor]:
-            with tapped(self.model, keep=samples_of) as sampled:
+            with tapped(self.model, keep=self._samples_of) as sampled:
                 outputs = self._entry(arguments)
             return sampled.tensors | outputs
 
@@ -189,7 +191,7 @@ class OracleRunner(Float64Runner):
         with LargestResult() as largest, tapped(self.model, keep=count):
             outputs = self.run(arrays)
         elements += sum(output.numel() for output in outputs.values())
-        counts = {name: samples_of(output) for name, output in outputs.items()}
+        counts = {name: self._samples_of(output) for name, output in outputs.items()}
         return outputs | self._samples(
             lambda: self._arguments(arrays),
             self._entry,
@@ -211,7 +213,7 @@ class OracleRunner(Float64Runner):
         return results | self._samples(
             lambda: self._call_arguments(call, inputs, arrays),
             lambda arguments: self._call_taps(call, *arguments),
-            {name: samples_of(tap) for name, tap in results.items()},
+            {name: self._samples_of(tap) for name, tap in results.items()},
             sum(tap.numel() for tap in results.values()),
             largest.bytes,
             lambda half: half.run_call(call, inputs, arrays),
@@ -246,10 +248,10 @@ class OracleRunner(Float64Runner):
             widens = self._widens_samples and (own_types is not None or not self._precision.is_half)
             with contextlib.nullcontext() if widens else self._as_written():
                 with contextlib.suppress(OtherOperations):
-                    samples = rounding_samples(arguments, run, *options, own_types)
+                    samples = rounding_samples(arguments, run, *options, own_types, self._errors)
             if samples is None:
                 with self._as_written():
-                    samples = rounding_samples(arguments, run, *options)
+                    samples = rounding_samples(arguments, run, *options, errors_of=self._errors)
         return {str(TapName.parse(tap).of_samples()): samples[tap][: counts[tap]] for tap in taps}
 
     def _own_types(self, run_half: Callable[[TorchRunner], Any]) -> OwnResults | None:

@@ -13,6 +13,7 @@ from parity.base.interruption import raisable
 from parity.base.memory import is_lack
 from parity.base.precision import Precision
 from parity.capture.captures import Capture, ModuleCall
+from parity.capture.names import TapName
 from parity.case import Case
 from parity.runners.oracle.choices import (
     Choices,
@@ -21,6 +22,7 @@ from parity.runners.oracle.choices import (
     DifferentChoices,
     Prescribed,
 )
+from parity.runners.oracle.programs import ProgramOracle
 
 
 class Replays:
@@ -43,6 +45,7 @@ class Replays:
         self._case, self._precision = case, precision
         self._weights, self._arrays = weights, arrays
         self._runners: tuple[ChoosingOracle, ChoosingReference] | None = None
+        self._programs: ProgramOracle | None = None
 
     def runners(self) -> tuple[ChoosingOracle, ChoosingReference]:
         """The oracle and the reference, loaded once."""
@@ -87,6 +90,22 @@ class Replays:
             return Replay(oracle.recorded, tensors, {})
         reference.recorded = oracle.recorded
         return Replay(oracle.recorded, tensors, reference.run_call(call, inputs, self._arrays()))
+
+    def programs(self, call: ModuleCall, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Results of other right programs for one call alone, (K, ...) by tap, under the oracle's choices.
+
+        It is empty where a rounding changes which operations the call makes.
+        """
+        if self._programs is None:
+            self._programs = ProgramOracle()
+            self._programs.load(self._case, self._precision, self._weights())
+        self._programs.recorded = None
+        try:
+            results = self._programs.run_call(call, inputs, self._arrays())
+        except DifferentChoices:
+            return {}
+        names = [*map(TapName.parse, results)]
+        return {str(name.of_tap()): results[str(name)] for name in names if name.samples}
 
     def _prepared(self, prescribed: Prescribed) -> tuple[ChoosingOracle, ChoosingReference]:
         oracle, reference = self.runners()

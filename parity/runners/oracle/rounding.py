@@ -97,6 +97,8 @@ class Errors:
 
     Attributes:
         current: The precision that the next result is rounded to.
+        together: Samples that a pass takes at once, along a leading axis; 0 for a pass without that axis.
+        generator: Random numbers of the stream.
     """
 
     def __init__(
@@ -108,13 +110,14 @@ class Errors:
         self._precision = self.current = precision
         self._own_types = own_types
         self._place = 0
-        self._generator = torch.Generator().manual_seed(seed)
+        self.together = 0
+        self.generator = torch.Generator().manual_seed(seed)
         # Much faster than PyTorch's, for whole words.
         self._words = np.random.Generator(np.random.PCG64(seed))
 
-    def begin(self) -> None:
-        """Begin a pass: the next result is its first one."""
-        self._place = 0
+    def begin(self, together: int) -> None:
+        """Begin a pass of several samples at once: the next result is its first one."""
+        self._place, self.together = 0, together
 
     def take_type(self, result: Any, name: str) -> None:
         """Take the type of the next floating-point result with a rounding.
@@ -155,13 +158,13 @@ class Errors:
         """
         precision = self.current
         rounded = result if result.shape == shape else result.expand(shape).clone()
-        scale = _power_of_two(result, precision)
+        scale = power_of_two(result, precision)
         if exact is not None:
             scale.masked_fill_(exact, 0.0)
         # Before the result changes: its size decides, and may be the norm.
         cancelled = None
         if before_bias is not None:
-            cancelled = _power_of_two(before_bias, precision) * (before_bias.abs() > result.abs())
+            cancelled = power_of_two(before_bias, precision) * (before_bias.abs() > result.abs())
             if exact is not None:
                 cancelled = cancelled.masked_fill(exact, 0.0)
         size = result.abs() if count > 1 and terms_norm is None else terms_norm
@@ -171,7 +174,7 @@ class Errors:
             rounded.addcmul_(self._uniform(shape), cancelled, value=step)
         if count > 1:
             # An error needs no more digits than float32 has.
-            normal = torch.randn(shape, generator=self._generator)
+            normal = torch.randn(shape, generator=self.generator)
             if exact is not None:
                 normal.masked_fill_(exact, 0.0)
             unit = RMS * precision.accumulation_roundoff * math.sqrt(math.log2(count))
@@ -186,7 +189,7 @@ class Errors:
         return torch.from_numpy(words.view(np.int16)[:count]).view(shape)
 
 
-def _power_of_two(values: torch.Tensor, precision: Precision) -> torch.Tensor:
+def power_of_two(values: torch.Tensor, precision: Precision) -> torch.Tensor:
     """2^floor(log2 |y|) of each number y, 0 for a zero. A cap keeps an infinite result infinite."""
     powers = (values.view(torch.int64) & _EXPONENT_BITS).view(torch.float64)
     powers.clamp_(max=torch.finfo(torch.float64).max)

@@ -284,6 +284,7 @@ def rounding_samples(
     count: int,
     largest: int,
     own_types: OwnResults | None = None,
+    errors_of: type[Errors] = Errors,
 ) -> dict[str, torch.Tensor]:
     """Samples of `taps` by name, (K, ...) each for a tap of shape (...).
 
@@ -295,11 +296,12 @@ def rounding_samples(
         count: K.
         largest: Bytes of the largest tensor of a pass.
         own_types: See `Errors`.
+        errors_of: The errors of a sample.
 
     Raises:
         OtherOperations: The pass has other operations than `own_types`.
     """
-    errors = functools.partial(Errors, precision, own_types=own_types)
+    errors = functools.partial(errors_of, precision, own_types=own_types)
     together = min(count, CHUNK_BYTES // max(1, largest))
     if together > 1:
         try:
@@ -327,7 +329,7 @@ def _many_at_once(
     for start in range(0, count, together):
         size = min(together, count - start)
         fresh = arguments()
-        errors.begin()
+        errors.begin(size)
         with torch.inference_mode(), RoundingSamples(errors, size):
             results = run(fresh)
         chunks.append({tap: _values(results[tap], size) for tap in taps})

@@ -156,7 +156,9 @@ def test_equal_rows_carry_a_result_together():
     assert rows.count == pytest.approx(219**2 / (50**2 + 169**2))
     assert rows.repeats == pytest.approx((50**2 + 169**2) / (2 * 25**2 + 169**2))
     column = np.array([2.0, -2.0, 2.0])
-    assert carrying_rows(column, np.ones(3, bool)) == pytest.approx((81 * 16 / 9 / 80, 80 / 48))
+    rows = carrying_rows(column, np.ones(3, bool))
+    assert rows[:2] == pytest.approx((81 * 16 / 9 / 80, 80 / 48))
+    assert rows.numbers.tolist() == [1, 0, 1]
 
 
 def test_different_rows_are_told_apart_and_equal_ones_are_not():
@@ -169,7 +171,9 @@ def test_different_rows_are_told_apart_and_equal_ones_are_not():
 
 
 def test_a_result_of_zeros_has_no_carrying_row():
-    assert carrying_rows(np.zeros((4, 3)), np.ones((4, 3), bool)) == (0.0, 1.0)
+    assert carrying_rows(np.zeros((4, 3)), np.ones((4, 3), bool))[:2] == (0.0, 1.0)
+    assert carrying_rows(np.ones((4, 3)), np.zeros((4, 3), bool))[:2] == (0.0, 1.0)
+    assert carrying_rows(np.ones(4), np.zeros(4, bool))[:2] == (0.0, 1.0)
 
 
 def test_compared_rows():
@@ -188,6 +192,14 @@ def test_the_rows_that_carry_an_error():
     assert error_rows(np.zeros(4), counted) == (0.0, 0.0)
     tiny = error_rows(np.array([1.0, 3.0, 4.0, 2.0]) * 1e-300, counted)
     assert tiny == pytest.approx((norm, largest))
+
+
+def test_equal_rows_carry_an_error_together():
+    """Squared errors of 4, 4 and 2 by row, of which the first and the last row are equal."""
+    squares, counted = np.array([4.0, 4.0, 2.0]), np.ones((3, 1), bool)
+    norm, largest = error_rows(squares, counted, np.array([1, 0, 1]))
+    assert norm == pytest.approx(100 / (36 + 16))
+    assert largest == pytest.approx((3**4 + 4**4) ** 2 / (3**8 + 4**8))
 
 
 def test_sums_by_row_of_numbers_are_the_numbers():

@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 
 from parity.base.precision import PRECISIONS
-from parity.verdict.distances import Distance, Oracle
+from parity.verdict.distances import Distance, Oracle, carrying_rows
 from parity.verdict.rule import judge
 from parity.verdict.sampling_error import (
     FALSE_ALARM,
@@ -255,7 +255,7 @@ def test_the_rows_that_carry_the_samples_errors_are_those_of_all_samples_in_each
     assert zero.l2_rows == pytest.approx(both)
 
 
-def test_the_largest_error_of_many_rows_without_samples():
+def test_an_error_of_many_rows_without_samples():
     """Where one row carries the reference's error, another program may have a larger one by chance."""
     rng = np.random.default_rng(7)
     exact = rng.normal(size=(10_000, 6))
@@ -268,12 +268,41 @@ def test_the_largest_error_of_many_rows_without_samples():
     for name, reference in {"alike": alike, "one row": one_row}.items():
         error = oracle.distance(reference.ravel())
         samples = SampledErrors.of_reference(oracle, reference.ravel(), counted)
-        assert (samples.count, samples.l2_rows) == (0, math.inf)
+        assert samples.count == 0
         expected = expected_error(error, 10_000, samples)
-        assert expected.l2 == pytest.approx(error.l2 * sampling_factor(10_000, 10_000))
-        limits[name] = expected.largest / error.largest
-    assert limits["alike"] < 1.3
-    assert limits["one row"] == pytest.approx(sampling_factor(1.0, 9.0))
+        by_chance = error.l2 / 100.0
+        limits[name] = (
+            expected.largest / error.largest,
+            expected.l2 / error.l2,
+            expected.scale_error / by_chance,
+        )
+    assert limits["alike"][0] < 1.3
+    assert limits["alike"][1] == pytest.approx(sampling_factor(10_000, 10_000), rel=0.01)
+    assert limits["alike"][2] == pytest.approx(sampling_factor(1, 10_000), rel=0.01)
+    of_one = sampling_factor(1.0, 9.0)
+    assert limits["one row"] == pytest.approx((of_one, of_one, of_one))
+
+
+def test_equal_rows_without_samples_may_carry_a_larger_error_of_another_program():
+    """200 equal rows have the errors of one row: programs differ in it by more than in all others."""
+    rng = np.random.default_rng(7)
+    row = rng.normal(size=(1, 6))
+    exact = np.concatenate([np.repeat(row, 200, axis=0), rng.normal(size=(2_000, 6))])
+    size = np.concatenate([np.full(200, 1e-1), np.full(2_000, 1e-2)])[:, None]
+    counted = np.ones(exact.shape, bool)
+
+    def program() -> torch.Tensor:
+        noise = rng.normal(size=(2_001, 6))
+        return torch.from_numpy(exact + size * np.concatenate([np.repeat(noise[:1], 200, axis=0), noise[1:]]))
+
+    programs = [program() for _ in range(32)]
+    pairs = [(one, other) for one in programs for other in programs if one is not other]
+    refused = [pair for pair in pairs if not judge(torch.from_numpy(exact), *pair, BF16, 1).passed]
+    assert refused == []
+    one_row = SampledErrors.of_reference(
+        Oracle(exact.ravel()), programs[0].numpy().ravel(), counted, carrying_rows(exact, counted).numbers
+    )
+    assert one_row.l2_rows < 5.0
 
 
 def test_samples_in_bfloat16_have_the_errors_of_their_numbers():

@@ -1,0 +1,106 @@
+"""Other right programs of a module: what their rows share, and the verdict among them."""
+
+import pytest
+import torch
+
+from parity.base.precision import PRECISIONS
+from parity.runners.oracle.programs import ProgramErrors, rounding_error
+from parity.runners.oracle.rounding import MOST_SAMPLES, Errors
+from parity.runners.oracle.sampling import rounding_samples
+from parity.verdict.bound import bound_for
+from parity.verdict.rule import Standard
+from parity.verdict.sampling_error import RoundingSamples
+
+BF16 = PRECISIONS["bf16"]
+ROWS, WIDTH = 900, 8
+
+
+@pytest.mark.parametrize("name", ["fp32", "fp16", "bf16"])
+def test_the_error_of_rounding_is_that_of_a_cast(name):
+    precision = PRECISIONS[name]
+    sizes = torch.logspace(-6, 4, 4001, dtype=torch.float64)
+    values = torch.cat([sizes, -sizes / 3, torch.tensor([0.0, -0.0, 1.0 + precision.unit_roundoff])])
+    assert torch.equal(values + rounding_error(values, precision), values.to(precision.dtype).double())
+
+
+def test_an_infinite_number_has_no_error_of_rounding():
+    assert rounding_error(torch.tensor([torch.inf, -torch.inf], dtype=torch.float64), BF16).tolist() == [0, 0]
+
+
+class LosesBias(torch.nn.Module):
+    """Small biases beside large sums, and differences behind them that multiply the biases' errors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(5)
+        self.inner = torch.nn.Linear(WIDTH, WIDTH)
+        self.outer = torch.nn.Linear(WIDTH, 1)
+        self.requires_grad_(False)
+        # Positive sums of about 3 to 4, with a step of 2^-6 in bf16, and biases of less than half of it.
+        self.inner.weight.copy_(torch.rand(WIDTH, WIDTH, generator=generator) / WIDTH + 0.4)
+        self.outer.weight.copy_(torch.rand(1, WIDTH, generator=generator) + 0.5)
+        self.outer.weight[0, ::2] *= -1.0
+        self.inner.bias.copy_(0.003 * self.outer.weight[0].sign())
+        self.outer.bias.copy_(torch.tensor([1.0]))
+
+    def forward(self, x: torch.Tensor, apart: bool = False) -> torch.Tensor:
+        inner = self.inner
+        hidden = (x @ inner.weight.T) + inner.bias if apart else inner(x)
+        return self.outer(hidden)
+
+
+@pytest.fixture(scope="module")
+def sides():
+    """The module in float64 and in bf16, and its input, whose numbers bf16 holds."""
+    model = LosesBias().bfloat16()
+    x = (0.9 + 0.2 * torch.rand(ROWS, WIDTH, generator=torch.Generator().manual_seed(6))).bfloat16()
+    wide = LosesBias().double()
+    wide.load_state_dict(model.state_dict())
+    return wide, model, x
+
+
+def sampled(wide, x, errors_of, count=MOST_SAMPLES):
+    samples = rounding_samples(
+        x.double, lambda own: {"y": wide(own)}, ["y"], BF16, count, 1, errors_of=errors_of
+    )
+    return RoundingSamples(samples["y"])
+
+
+def standard_of(sides):
+    wide, model, x = sides
+    bound = bound_for(BF16, WIDTH)
+    samples = sampled(wide, x, Errors, 8)
+    return Standard(wide(x.double()), model(x), bound, rounding_samples=samples)
+
+
+def test_an_error_that_all_rows_share_is_one_of_other_programs(sides):
+    """The port adds the bias to a rounded sum, which loses it in every row."""
+    wide, model, x = sides
+    standard, port = standard_of(sides), model(x, apart=True)
+    alone = standard.judge(port)
+    assert alone.exceeds_scale_alone
+    assert not alone.passed
+    among = standard.among(sampled(wide, x, ProgramErrors)).judge(port)
+    assert among.passed
+    assert among.limit.l2 == alone.limit.l2
+    assert among.limit.scale_error > alone.limit.scale_error
+    # No number of rows lowers this limit, and the detected error tells its size.
+    assert among.lasting_limit > alone.lasting_limit
+    assert among.min_detectable_error > 0.01
+
+
+def test_a_factor_that_no_program_has_fails_among_them(sides):
+    """Rows of one product share nothing, and other programs allow hardly more than independent rows do."""
+    x = sides[2]
+    model = torch.nn.Linear(WIDTH, 4, bias=False).requires_grad_(False)
+    model.weight.copy_(torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(7)))
+    model.bfloat16()
+    wide = torch.nn.Linear(WIDTH, 4, bias=False).requires_grad_(False).double()
+    wide.load_state_dict(model.state_dict())
+    standard = standard_of((wide, model, x))
+    wrong = (1.006 * model(x).float()).bfloat16()
+    assert standard.judge(model(x)).passed
+    assert standard.judge(wrong).exceeds_scale_alone
+    among = standard.among(sampled(wide, x, ProgramErrors))
+    assert not among.judge(wrong).passed
+    assert among.judge(model(x)).limit.scale_error < 1.2 * standard.judge(model(x)).limit.scale_error
