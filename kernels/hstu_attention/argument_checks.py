@@ -56,6 +56,34 @@ def check_whole(field: str, value: object, fix: str, most: float = math.inf) -> 
         raise bad(field, value, fix)
 
 
+def check_bounds(bounds: Sequence[int], rows: int, longest: int | None = None) -> None:
+    """Raise ValueError unless `bounds` ascend within `rows` rows, in steps of at most `longest`.
+
+    It needs the values of the offsets, which the forms on a GPU do not read.
+    """
+    for index, bound in enumerate(bounds):
+        before = bounds[index - 1] if index else 0
+        if bound < before:
+            wanted = f"follows {before}; give ascending numbers" if index else "give 0 or more"
+            raise bad(f"offsets[{index}]", bound, wanted)
+        if bound > rows:
+            raise bad(f"offsets[{index}]", bound, f"must be at most {rows}, the number of rows")
+        if index and longest is not None and bound - before > longest:
+            raise bad(
+                "max_seq_len", longest, f"offsets[{index}] ends a row of {bound - before}; give its length"
+            )
+
+
+def check_firsts(firsts: Sequence[int], bounds: Sequence[int], capacity: int) -> None:
+    """Raise ValueError unless new rows with `bounds`, behind `firsts` cached ones, lie in the cache."""
+    for index, first in enumerate(firsts):
+        most = capacity - (bounds[index + 1] - bounds[index])
+        if not 0 <= first <= most:
+            raise bad(
+                f"firsts[{index}]", first, f"must be 0 to {most}, so that its new rows fit into the cache"
+            )
+
+
 def check_mask_numbers(mask: ResearchMask | ProductionMask) -> None:
     """Raise ValueError unless the numbers of a mask are numbers on the host, in their ranges."""
     if not (_is_number(mask.divisor) and mask.divisor > 0):

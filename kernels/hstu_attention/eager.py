@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from kernels.hstu_attention.argument_checks import check_bounds, check_firsts
 from kernels.hstu_attention.buckets import time_bucket
 from kernels.hstu_attention.masks import ProductionMask, ResearchMask
 
@@ -21,11 +22,16 @@ def hstu_attention_eager(
     offsets: torch.Tensor,
     mask: ResearchMask | ProductionMask,
     out: torch.Tensor | None = None,
+    max_seq_len: int | None = None,
 ) -> torch.Tensor:
-    """(L, H, K), (L, H, K), (L, H, V) and (B + 1,) offsets -> (L, H, V), in `out` if there is one."""
+    """(L, H, K), (L, H, K), (L, H, V) and (B + 1,) offsets -> (L, H, V), in `out` if there is one.
+
+    Raises ValueError for offsets that are no rows, or a row longer than `max_seq_len`.
+    """
     if out is None:
         out = torch.empty_like(v, memory_format=torch.contiguous_format)
     bounds = offsets.tolist()
+    check_bounds(bounds, q.size(0), max_seq_len)
     for row, (start, end) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
         if start == end:
             continue
@@ -52,8 +58,13 @@ def hstu_attention_eager_cached(
     mask: ProductionMask,
     out: torch.Tensor,
 ) -> torch.Tensor:
-    """New rows (L, H, K) against (B, capacity, H, K) and (B, capacity, H, V) -> (L, H, V), in `out`."""
+    """New rows (L, H, K) against (B, capacity, H, K) and (B, capacity, H, V) -> (L, H, V), in `out`.
+
+    Raises ValueError for offsets that are no rows, or a sequence that does not fit into the cache.
+    """
     bounds = offsets.tolist()
+    check_bounds(bounds, q.size(0))
+    check_firsts(firsts.tolist(), bounds, k.size(1))
     for row, first in enumerate(firsts.tolist()):
         start, end = bounds[row : row + 2]
         if start == end:

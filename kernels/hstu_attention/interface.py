@@ -92,7 +92,8 @@ def hstu_attention(
         offsets: (B + 1,) int32 or int64 on the device of q, ascending; sequences may be empty. Rows in
             front of the first offset and behind the last one are not computed.
         max_seq_len: length of the longest row, or more. It is a number on the host, so that a launch does not
-            wait for the GPU. The kernel ignores the end of a longer row; the caller must prevent this.
+            wait for the GPU. The kernel ignores the end of a longer row; the caller must prevent this. The
+            eager form reads the offsets, and refuses such a row, and offsets that do not ascend.
         mask: `ResearchMask` or `ProductionMask`, its tensors on the device of q.
         backend: "triton" (a CUDA GPU, or TRITON_INTERPRET=1), "hopper" (CUDA C++ for compute capability 9.0;
             `hopper_launch.refusal` says for which calls), "auto" (the faster one of both by the call's sizes
@@ -126,7 +127,7 @@ def hstu_attention(
     else:
         check_out(out, v.size(0), v, (k, v))
     if backend == "eager":
-        return hstu_attention_eager(q, k, v, offsets, mask, out)
+        return hstu_attention_eager(q, k, v, offsets, mask, out, max_seq_len)
     if backend == "auto":
         backend = faster_backend(call, out)
     if backend == "hopper":
@@ -181,6 +182,8 @@ def check_layout(call: Call, backend: str, dot_precision: str) -> None:
         raise bad("dot_precision", dot_precision, f"{q.dtype} has 'ieee' only")
     if dot_precision != "ieee" and backend == "eager":
         raise bad("dot_precision", dot_precision, "the eager backend has 'ieee' only")
+    if not q.dtype.is_floating_point:
+        raise bad("q.dtype", q.dtype, "use a floating type")
     if backend in ("triton", "auto") and q.dtype not in TRITON_DTYPES:
         raise bad("q.dtype", q.dtype, f"backend={backend!r} takes {_names(TRITON_DTYPES)}")
     if q.dim() != 3:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from kernels.hstu_attention.argument_checks import check_bounds, check_firsts
 from kernels.hstu_attention.eager import hstu_attention_eager, hstu_attention_eager_cached
 from kernels.hstu_attention.masks import ProductionMask
 from kernels.stu_layer.parameters import NORM_EPS, Parameters, Sizes, split_projection
@@ -35,6 +36,8 @@ def stu_layer_eager_cached(
     """New rows (L, D) -> (L, D); they go into keys (B, capacity, H, K) and values (B, capacity, H, V)."""
     u, v, q, k = _projected(x, parameters, sizes)
     bounds = offsets.tolist()
+    check_bounds(bounds, x.size(0))
+    check_firsts(firsts.tolist(), bounds, keys.size(1))
     for row, first in enumerate(firsts.tolist()):
         start, end = bounds[row : row + 2]
         values[row, first : first + end - start] = v[start:end]

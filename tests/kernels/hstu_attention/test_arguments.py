@@ -176,3 +176,50 @@ def test_the_call_of_a_layout_is_not_changed_by_a_refusal():
     with pytest.raises(ValueError, match="max_seq_len"):
         hstu_attention(*before[:4], 30.5, before.mask, backend="eager")
     assert hstu_attention(*before, backend="eager").shape == v.shape
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"offsets": torch.tensor([0, 30, 20])}, "offsets[2]=20: follows 30; give ascending numbers"),
+        (
+            {"offsets": torch.tensor([0, 20, ROWS + 1])},
+            "offsets[2]=51: must be at most 50, the number of rows",
+        ),
+        ({"offsets": torch.tensor([-1, 20, ROWS])}, "offsets[0]=-1: give 0 or more"),
+        ({"max_seq_len": 29}, "max_seq_len=29: offsets[2] ends a row of 30; give its length"),
+        (
+            {name: x.int() for name, x in zip("qkv", tensors(), strict=True)},
+            "q.dtype=torch.int32: use a floating",
+        ),
+    ],
+)
+def test_the_eager_form_reads_the_offsets(changes, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        call(backend="eager", **changes)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "firsts", "message"),
+    [
+        ([0, 20, 10], [0, 0], "offsets[2]=10: follows 20"),
+        ([0, 20, 51], [0, 0], "offsets[2]=51: must be at most 50"),
+        ([0, 20, 50], [0, 1], "firsts[1]=1: must be 0 to 0, so that its new rows fit into the cache"),
+        ([0, 20, 50], [-1, 0], "firsts[0]=-1: must be 0 to 10"),
+    ],
+)
+def test_the_cached_eager_form_reads_offsets_and_firsts(offsets, firsts, message):
+    q, _, _ = tensors()
+    cache = torch.zeros(2, 30, HEADS, DIM)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        hstu_attention_cached(
+            q,
+            cache,
+            cache,
+            torch.tensor(offsets),
+            torch.tensor(firsts),
+            30,
+            30,
+            production(),
+            backend="eager",
+        )
