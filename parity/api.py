@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from parity.base.errors import UserError, check_names, from_here, require_once
+from parity.base.errors import UserError, check_names, from_here, require_once, with_arguments
 from parity.base.precision import PRECISIONS
 from parity.case import Case, ModelPair
 from parity.case.loading import require_facts
@@ -59,6 +59,7 @@ class ParityError(AssertionError):
     """A port differs from its reference, or could not be judged; the message is the printed result."""
 
 
+@with_arguments
 @dataclass(frozen=True)
 class Result:
     """The result of a comparison; `str` of it has a line for each precision, and the culprit below a failure.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import inspect
 import numbers
 import reprlib
 from collections import Counter
@@ -50,26 +51,59 @@ class UserError(ValueError):
         """The error with its place, such as a case and a runner of it."""
         return UserError(self.field, self.value, f"{self.problem} (in {place})", self.fix)
 
+    def of(self, option: str) -> UserError:
+        """The error with the option that brought it, such as a file in a folder. Options keep their own."""
+        if self.field.startswith("--"):
+            return self
+        shown = self.value if isinstance(self.value, str) else reprlib.repr(self.value)
+        place = f"{self.field}: {shown}" if shown else self.field
+        return UserError(option, place, self.problem, self.fix)
+
     def __reduce__(self) -> tuple[type[UserError], tuple[str, object, str, str]]:
         # Errors travel between processes. The default passes on the message alone.
         return type(self), (self.field, self.value, self.problem, self.fix)
 
 
-def from_here(function: Callable[Arguments, Value]) -> Callable[Arguments, Value]:
+def from_here(function: Callable[Arguments, Value], name: str = "") -> Callable[Arguments, Value]:
     """The function with errors of the user that begin at its caller: the message says all.
 
-    pytest and Python then show the user's line and the message, and no code of the suite.
+    pytest and Python then show the user's line and the message, and no code of the suite. Arguments that the
+    function does not take are such errors, too; they name it as `name`, or as its code does.
     """
 
     @functools.wraps(function)
     def called(*arguments: Arguments.args, **keywords: Arguments.kwargs) -> Value:
         __tracebackhide__ = True
         try:
-            return function(*arguments, **keywords)
+            try:
+                return function(*arguments, **keywords)
+            except TypeError:
+                _require_fit(name, function, arguments, keywords)
+                raise
         except UserError as error:
             raise error.with_traceback(None) from None
 
     return called
+
+
+def with_arguments(cls: type[Value]) -> type[Value]:
+    """A class whose wrong or missing arguments are errors of the user, as those of `from_here`."""
+    cls.__init__ = from_here(cls.__init__)  # type: ignore[misc]
+    return cls
+
+
+def _require_fit(
+    name: str, function: Callable[..., object], arguments: tuple[object, ...], keywords: dict[str, object]
+) -> None:
+    """Raises `UserError` for arguments that the function does not take."""
+    signature = inspect.signature(function)
+    try:
+        signature.bind(*arguments, **keywords)
+    except TypeError as error:
+        field = name or function.__qualname__.removesuffix(".__init__")
+        named = (x for x in signature.parameters.values() if x.kind is not x.VAR_KEYWORD)
+        known = ", ".join(x.name for x in named if x.name != "self")
+        raise UserError(field, "", f"takes other arguments ({error})", f"give {known}") from None
 
 
 def bounded(message: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from parity.base.errors import UserError
+from parity.base.errors import UserError, from_here
 
 MARK = "parity_mark"
 """Attribute of a decorated function or class."""
@@ -22,6 +22,7 @@ class CaseMark:
     runners: tuple[str, ...]
 
 
+@functools.partial(from_here, name="parity.case")
 def mark(
     make: Callable[[], Any] | None = None,
     *,

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from parity.base.errors import with_arguments
+
 Arrays = Mapping[str, np.ndarray]
 
 TYPICAL = "typical"
@@ -20,6 +22,7 @@ FEW_ROWS = (1, 2)
 """Batch sizes of a derived plan besides the case's own."""
 
 
+@with_arguments
 @dataclass(frozen=True)
 class PlannedBatch:
     """One batch of a plan.
@@ -35,6 +38,7 @@ class PlannedBatch:
     inputs: Arrays
 
 
+@with_arguments
 @dataclass(frozen=True)
 class Batches:
     """Batches of one origin, their source, and counts for the report.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from parity.base.errors import UserError
 
 
 class CaseReference(BaseModel):
@@ -28,3 +30,32 @@ class CaseReference(BaseModel):
     """The loaded case's name."""
     description: str = ""
     """The loaded case's description."""
+
+    def __init__(self, *unnamed: object, **fields: Any) -> None:
+        if unnamed:
+            fix = "name it, as in target='package.module:attribute'"
+            raise UserError("CaseReference", unnamed[0], "has no name", fix)
+        try:
+            super().__init__(**fields)
+        except ValidationError as error:
+            raise self._bad_field(error, fields) from None
+
+    @classmethod
+    def _bad_field(cls, error: ValidationError, fields: dict[str, Any]) -> UserError:
+        first = error.errors()[0]
+        name = str(first["loc"][0])
+        if name not in cls.model_fields:
+            fix = "give " + ", ".join(cls.model_fields)
+            return UserError(f"CaseReference.{name}", fields[name], "is no field", fix)
+        fix = _WANTED.get(name, "give a text")
+        if name not in fields:
+            return UserError(f"CaseReference.{name}", "", "is missing", fix)
+        return UserError(f"CaseReference.{name}", repr(fields[name]), "is of another type", fix)
+
+
+_WANTED = {
+    "target": "give an import path, such as target='package.module:attribute'",
+    "values": "give a dictionary of arguments by name",
+    "seed": "give a whole number, or None for the case's own",
+    "batch_size": "give a whole number, or None for the case's own",
+}

@@ -7,7 +7,7 @@ import math
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -191,16 +191,29 @@ def _tables(order: Order, requests: Requests, folder: Path) -> Iterator[None]:
         return
     own = folder / "tables"
     try:
-        place, serving = order.tables or own, requests.serving
-        if order.tables_on == PLACES[0]:
-            with serving.tables(place, order.seed) as requests.lookup:
-                yield
-        else:
-            with serving.device_tables(place, order.seed, order.tables_on) as lookup:
-                requests.open_on_device(lookup)
-                yield
+        with ExitStack() as opened:
+            _open(order, requests, order.tables or own, opened)
+            yield
     finally:
         shutil.rmtree(own, ignore_errors=True)
+
+
+def _open(order: Order, requests: Requests, place: Path, opened: ExitStack) -> None:
+    """Open the tables in a folder. Raises `UserError`."""
+    serving = requests.serving
+    try:
+        if order.tables_on == PLACES[0]:
+            requests.lookup = opened.enter_context(serving.tables(place, order.seed))
+        else:
+            tables = serving.device_tables(place, order.seed, order.tables_on)
+            requests.open_on_device(opened.enter_context(tables))
+    except UserError as error:
+        # The tables know a store and a device, and not the options that name them.
+        if error.field == "device":
+            raise UserError("--tables-on", error.value, error.problem, error.fix) from error
+        if error.field == "store" and order.tables is not None:
+            raise UserError("--tables", error.value, error.problem, error.fix) from error
+        raise
 
 
 class _Tests:

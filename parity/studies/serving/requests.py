@@ -79,7 +79,10 @@ class Requests:
         self.case, self.serving = case, serving
         rows = budget // serving.widths[-1]
         require("--tokens", budget, rows * serving.widths[-1], "give fewer")
-        drawn = serving.draw(number, seed, data)
+        try:
+            drawn = serving.draw(number, seed, data)
+        except UserError as error:
+            raise error if data is None else error.of("--data") from error
         if returning:
             drawn = serving.returning(drawn)
         self.source = drawn.source

@@ -1,10 +1,13 @@
 """Errors of users name the field, the value and the fix."""
 
 import pickle
+import re
+from dataclasses import dataclass
 
 import pytest
 
-from parity.base.errors import MAX_CHARACTERS, MAX_LINES, UserError
+import parity
+from parity.base.errors import MAX_CHARACTERS, MAX_LINES, UserError, from_here, with_arguments
 
 
 def test_user_errors_survive_a_process_boundary():
@@ -50,3 +53,61 @@ def test_a_value_that_says_nothing_leaves_no_gap():
         str(UserError("file.csv", "", "cannot be read", "give another"))
         == "file.csv: cannot be read; give another"
     )
+
+
+@with_arguments
+@dataclass
+class _Box:
+    width: int
+    height: int = 1
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: _Box(),
+            "_Box: takes other arguments (missing a required argument: 'width'); give width, height",
+        ),
+        (lambda: _Box(1, depth=2), "takes other arguments (got an unexpected keyword argument 'depth')"),
+        (lambda: parity.PlannedBatch("a", "b"), "PlannedBatch: takes other arguments (missing a required "),
+        (lambda: parity.Batches(), "Batches: takes other arguments"),
+        (lambda: parity.Result(), "Result: takes other arguments"),
+        (lambda: parity.ModelPair(), "ModelPair: takes other arguments"),
+        (lambda: parity.compare(), "compare: takes other arguments"),
+        (lambda: parity.check(runner="tripy"), "check: takes other arguments"),
+        (lambda: parity.case(runner="tripy"), "parity.case: takes other arguments"),
+        (
+            lambda: parity.CaseReference(),
+            "CaseReference.target: is missing; give an import path, such as target='package.module:",
+        ),
+        (
+            lambda: parity.CaseReference(target=3),
+            "CaseReference.target: 3 is of another type; give an import path",
+        ),
+        (
+            lambda: parity.CaseReference(target="a:b", batch=3),
+            "CaseReference.batch: 3 is no field; give target, ",
+        ),
+        (lambda: parity.CaseReference("a:b"), "CaseReference: a:b has no name; name it, as in target="),
+    ],
+)
+def test_wrong_arguments_of_a_public_name_are_errors_of_the_user(call, message):
+    with pytest.raises(UserError, match=re.escape(message)):
+        call()
+
+
+def test_a_type_error_of_the_code_inside_stays():
+    @from_here
+    def broken(x):
+        return x + None
+
+    with pytest.raises(TypeError, match="unsupported operand"):
+        broken(1)
+
+
+def test_an_error_of_a_file_names_its_option():
+    error = UserError("folder/file.csv", "", "cannot be read", "give the folder")
+    assert str(error.of("--data")) == "--data: folder/file.csv cannot be read; give the folder"
+    of_option = UserError("--samples", 3, "are too many", "give fewer")
+    assert of_option.of("--data") is of_option

@@ -174,6 +174,9 @@ class TestTheVerb:
             (("--case", f"{CASE},hstu_tiny"), "where one of each is taken"),
             (("--runner", "tripy_layer"), "--runner: tripy_layer is not known; did you mean 'tripy_layers'?"),
             (("--tables-on", "disk"), "--tables-on: disk is not known"),
+            (("--tables-on", "cuda"), "--tables-on: cuda is absent: PyTorch finds no GPU here"),
+            (("--data", "none"), "--data: none/requests_per_ts_offset.csv cannot be read"),
+            (("--tables", __file__), f"--tables: {__file__}/manifest.json cannot be read"),
             (
                 ("--kv-cache", "0"),
                 "--kv-cache: 0.0 is no positive number of GiB up to 10^12; give a positive",
