@@ -1,6 +1,13 @@
 #!/usr/bin/env python3
 """Compare the Tripy port with its PyTorch reference, module by module. `--help` lists the verbs."""
 
+import sys
+from pathlib import Path
+
+# Python leaves the script's folder out with PYTHONSAFEPATH.
+if (folder := str(Path(__file__).resolve().parent)) not in sys.path:
+    sys.path.insert(0, folder)
+
 if __name__ == "__main__":
     from parity.base.interruption import watch
     from parity.base.memory import require_least

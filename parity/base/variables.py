@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from parity.base import onednn
@@ -68,8 +69,22 @@ _SWITCHES = "TRIPY_PORTABLE_"
 """Beginning of the names of the portable runtime's variables."""
 
 
+def require_text(texts: Iterable[tuple[str, str]]) -> None:
+    """Raise `UserError` for a text, given with its field, whose bytes are none in the locale's encoding.
+
+    Python holds such bytes as surrogates, which no report and no saved run can hold.
+    """
+    for field, text in texts:
+        if re.search("[\ud800-\udfff]", text):
+            problem = f"has bytes that are no text in {sys.getfilesystemencoding()}"
+            fix = "rename it or link to it in ASCII, or set LC_ALL=C.UTF-8 and leave PYTHONUTF8 out"
+            raise UserError(field, ascii(text), problem, fix)
+
+
 def require_variables() -> None:
     """Raise `UserError` for the value of an environment variable that cannot be used."""
+    paths = (*_FOLDERS, "PYTHONPATH")
+    require_text((name, value) for name, value in os.environ.items() if name in paths)
     switches = {name: _SWITCH for name in os.environ if name.startswith(_SWITCHES)}
     for name, rule in {**_RULES, **switches}.items():
         value = os.environ.get(name)

@@ -15,6 +15,7 @@ from parity.base.errors import UserError, check_names
 from parity.base.process import leave_out_of_collections
 from parity.base.streams import require_output
 from parity.base.temporaries import own_temporaries
+from parity.base.variables import require_text
 from parity.case import Registry
 from parity.cli.bisect import bisect
 from parity.cli.new import new
@@ -88,6 +89,7 @@ def as_process(group: Program) -> None:
         # Rich believes a width of 0, and prints nothing.
         os.environ.pop("COLUMNS", None)
     try:
+        require_text([*(("arguments", text) for text in sys.argv[1:]), ("present folder", _present_folder())])
         own_temporaries()
     except UserError as error:
         Refused(str(error)).show()
@@ -98,6 +100,14 @@ def as_process(group: Program) -> None:
     except SystemExit:
         require_output()
         raise
+
+
+def _present_folder() -> str:
+    """The present folder; an empty text if it is removed, which each verb that needs it tells."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
 
 
 def _width() -> int:

@@ -115,3 +115,43 @@ def test_a_program_refuses_at_once(program):
     assert ended.stderr == (
         "error: OMP_NUM_THREADS: 'abc' is no positive number of threads; give one such as 4, or unset it\n"
     )
+
+
+@pytest.mark.parametrize("name", ["PYTHONPATH", "TMPDIR"])
+def test_bytes_that_are_no_text_are_refused(monkeypatch, name):
+    monkeypatch.setenv(name, "/tmp/caf\udce9")
+    with pytest.raises(UserError, match=rf"^{name}: '/tmp/caf\\udce9' has bytes that are no text"):
+        require_variables()
+
+
+@pytest.mark.parametrize("is_argument", [True, False])
+def test_a_program_refuses_bytes_that_are_no_text(tmp_path, is_argument):
+    folder = os.fsencode(tmp_path) + b"/caf\xe9"
+    os.mkdir(folder)
+    ended = subprocess.run(
+        [
+            sys.executable,
+            str(ROOT / "run_parity.py"),
+            "new",
+            *([folder + b"/out"] if is_argument else ["mine"]),
+        ],
+        cwd=tmp_path if is_argument else folder,
+        capture_output=True,
+    )
+    field = b"arguments" if is_argument else b"present folder"
+    assert ended.returncode == 2
+    assert ended.stderr.startswith(b"error: " + field + b": '")
+    assert b"has bytes that are no text in utf-8" in ended.stderr
+    assert not os.listdir(folder)
+
+
+def test_a_checkout_is_found_in_a_safe_path(tmp_path):
+    """PYTHONSAFEPATH leaves the folder of the script out of Python's path."""
+    ended = subprocess.run(
+        [sys.executable, str(ROOT / "run_parity.py"), "new", "mine"],
+        cwd=tmp_path,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        | {"PYTHONSAFEPATH": "1"},
+        capture_output=True,
+    )
+    assert (ended.returncode, ended.stderr) == (0, b"")
