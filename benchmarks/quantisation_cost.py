@@ -30,7 +30,8 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from cases.calibration import counted  # noqa: E402, the project runs from its checkout
+from benchmarks.output_file import output_file  # noqa: E402, the project runs from its checkout
+from cases.calibration import counted  # noqa: E402
 from cases.configured import ConfiguredCase  # noqa: E402
 from cases.shipped import load_case  # noqa: E402
 from parity.base.errors import UserError  # noqa: E402
@@ -187,7 +188,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--weights", type=Path, help="a checkpoint, in place of initial weights")
     parser.add_argument("--batch", type=int, help="rows or users of a batch")
     parser.add_argument("--budget", type=float, help="largest accepted distance of a module")
-    parser.add_argument("--out", type=Path, help="a JSON file for both tables")
+    parser.add_argument("--out", type=output_file, help="a JSON file for both tables")
     options: Any = parser.parse_args(arguments)
     if options.seeds < 1:
         parser.error(f"--seeds is {options.seeds}; give at least 1")

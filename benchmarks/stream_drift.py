@@ -31,7 +31,8 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from cases.shipped import load_case  # noqa: E402, the project runs from its checkout
+from benchmarks.output_file import output_file  # noqa: E402, the project runs from its checkout
+from cases.shipped import load_case  # noqa: E402
 from parity.base.errors import UserError  # noqa: E402
 from parity.base.precision import PRECISIONS  # noqa: E402
 from parity.inputs.weights import case_weights  # noqa: E402
@@ -146,7 +147,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--capacity", type=int, default=64, help="positions in the cache")
     parser.add_argument("--caches", default=",".join(ROUNDINGS), help="types of the cache")
     parser.add_argument("--budget", type=float, help="largest accepted error of a tensor in a step")
-    parser.add_argument("--out", type=Path, help="a JSON file for all errors by step")
+    parser.add_argument("--out", type=output_file, help="a JSON file for all errors by step")
     options: Any = parser.parse_args(arguments)
     names = options.caches.split(",")
     if unknown := [name for name in names if name not in ROUNDINGS]:

@@ -33,9 +33,12 @@ CALIBRATIONS = Path(__file__).resolve().parent / "calibration"
 
 def _lines(arguments: argparse.Namespace) -> Iterator[str]:
     folder, points = arguments.folder, arguments.points
+    fix = f"give one with {points}.json and {arguments.models}.json"
     if not folder.is_dir():
-        fix = f"give one with {points}.json and {arguments.models}.json"
         raise ValueError(f"folder: {folder} is no folder; {fix}")
+    for name in (points, arguments.models):
+        if not (folder / f"{name}.json").is_file():
+            raise ValueError(f"folder: {folder} has no {name}.json; {fix}")
     file = f"{folder.resolve().name}.json"
     ceilings = read_ceilings(arguments.ceilings or FOLDER / file)
     calibration = _of_this_gpu(arguments.calibration or CALIBRATIONS / file, ceilings.gpu)

@@ -37,6 +37,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from incremental_work import CAPACITY, CHUNK, STATE, Case, Streams, Tensors, Work  # noqa: E402
 
+from benchmarks.output_file import output_file  # noqa: E402
 from cases.hstu.weight_scales import weight_scale  # noqa: E402
 from parity.base.environment import environment  # noqa: E402
 from parity.base.precision import PRECISIONS  # noqa: E402
@@ -236,7 +237,7 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--cases", type=int, nargs="+", choices=range(len(CASES)), default=range(len(CASES)))
-    parser.add_argument("--out", type=Path, help="where to write JSON")
+    parser.add_argument("--out", type=output_file, help="where to write JSON")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         parser.error("needs a CUDA device, and PyTorch has none")

@@ -35,7 +35,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from cases.shipped import load_case  # noqa: E402, the project runs from its checkout
+from benchmarks.output_file import output_file  # noqa: E402, the project runs from its checkout
+from cases.shipped import load_case  # noqa: E402
 from parity.base.environment import environment  # noqa: E402
 from parity.base.gpu_state import gpu_state  # noqa: E402
 from parity.base.precision import PRECISIONS  # noqa: E402
@@ -190,7 +191,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 4, 32, 128])
     parser.add_argument("--precision", nargs="+", choices=list(PRECISIONS), default=["fp32", "bf16"])
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--out", type=Path, help="where to write JSON")
+    parser.add_argument("--out", type=output_file, help="where to write JSON")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         parser.error("needs a CUDA device, and PyTorch has none")

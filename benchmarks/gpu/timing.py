@@ -22,6 +22,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.output_file import output_file
 from parity.base.files import replacing
 
 Calls = Sequence[Callable[[], object]]
@@ -130,7 +131,7 @@ def environment() -> dict[str, object]:
 
 def parsed(parser: argparse.ArgumentParser) -> argparse.Namespace:
     """The command line with --out. Ends the program without a GPU."""
-    parser.add_argument("--out", type=Path, help="JSON file to write")
+    parser.add_argument("--out", type=output_file, help="JSON file to write")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         parser.error("no CUDA device: run this on a machine with a GPU")

@@ -119,11 +119,11 @@ class ReadReport:
         shown = "; ".join(map(str, self.broken[:_SHOWN_LINES]))
         more = "; and more" if len(self.broken) > _SHOWN_LINES else ""
         lines = "line" if len(self.broken) == 1 else "lines"
+        fix = "correct or remove them"
+        if self.rows == 0 and len(self.broken) > 1:
+            fix = "give Criteo logs, or name a case that reads these data"
         raise DataError(
-            "data",
-            str(path),
-            f"has {how_exact}{len(self.broken)} broken {lines} ({shown}{more})",
-            "correct or remove them",
+            "data", str(path), f"has {how_exact}{len(self.broken)} broken {lines} ({shown}{more})", fix
         )
 
 
@@ -158,8 +158,8 @@ def to_rows(
             reasons.setdefault(int(lines_B[row]), f"{name} is {_shown(column[row])}, not {_expected(name)}")
         good_B &= ~bad_B
         (sparse if is_sparse else numbers).append(values_B)
-    report.add_broken(path, reasons)
     report.rows += int(good_B.sum())
+    report.add_broken(path, reasons)
     labels_B, dense_BD = numbers[0], np.stack(numbers[1:], axis=1)
     sparse_BT = np.stack(sparse, axis=1)
     if not good_B.all():

@@ -155,6 +155,12 @@ def _imported(target: str) -> Any:
             fix = f"write {near[0]}" if near else f"name {known}"
             own = Path(*module.split(".")).with_suffix(".py")
             file = getattr(value, "__file__", None)
+            if file is None and hasattr(value, "__path__"):
+                # Python takes any folder of that name for a package.
+                problem = f"finds the folder {next(iter(value.__path__))}, which has no code of that name"
+                raise UserError(
+                    "case", target, problem, f"call it in the folder of {own}, or rename one of both"
+                )
             if file and own.is_file() and own.resolve() != Path(file).resolve():
                 fix = f"rename {own}: Python finds {file} by that name"
             raise UserError("case", target, f"has no attribute {part!r}", fix)

@@ -106,15 +106,16 @@ def fitted(
     """
     missing, extra = sorted(expected.keys() - weights.keys()), sorted(weights.keys() - expected.keys())
     sides = [(missing, "only in the model"), (extra, "only in the file")]
-    _refuse(path, [f"{side}: {some(names)}" for names, side in sides if names], "has not the model's tensors")
-    # Other layouts have neither shapes nor values in this sense.
-    layouts = [f"{name} is {_kind(tensor)}" for name, tensor in weights.items() if not _is_dense(tensor)]
-    _refuse(path, layouts, "has tensors of another layout", "save them dense, in the model's types")
+    names = [f"{side}: {some(names)}" for names, side in sides if names]
     shapes = [
         f"{name} is {list(weights[name].shape)} in the file and {list(shape)} in the model"
         for name, (shape, _) in expected.items()
-        if tuple(weights[name].shape) != shape
+        if name in weights and _is_dense(weights[name]) and tuple(weights[name].shape) != shape
     ]
+    _refuse(path, [*names, *shapes] if names else [], "has not the model's tensors")
+    # Other layouts have neither shapes nor values in this sense.
+    layouts = [f"{name} is {_kind(tensor)}" for name, tensor in weights.items() if not _is_dense(tensor)]
+    _refuse(path, layouts, "has tensors of another layout", "save them dense, in the model's types")
     _refuse(path, shapes, "has tensors of another shape")
     types = [
         f"{name} is {_kind(weights[name])} in the file and {dtype_name(dtype)} in the model"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -64,7 +65,7 @@ def prepare(
     if data is not None:
         for case in cases:
             if type(case) not in read:
-                with of_case(case, "read"):
+                with of_case(case, "read"), _named(case, len(cases) > 1):
                     read[type(case)] = case.read(data)
     return [_prepared(case, read.get(type(case)), checkpoint, rows, len(cases) > 1) for case in cases]
 
@@ -72,19 +73,27 @@ def prepare(
 def _prepared(
     case: Case, data: Any, checkpoint: Path | None, rows: int | None, among_others: bool
 ) -> PreparedCase:
-    inputs = make_inputs(case, data)
+    with _named(case, data is not None and among_others):
+        inputs = make_inputs(case, data)
     require_rows(case, inputs, rows)
     first, *others = inputs.batches
     arguments = {"inputs": arguments_of(case, first.inputs)}
     # Batches of a plan are small and few. Recorded ones have the same arrays.
     arguments |= {f"plan.{batch.name}": arguments_of(case, batch.inputs) for batch in others if batch.purpose}
-    try:
+    with _named(case, checkpoint is not None and among_others):
         weights = case_weights(case, checkpoint, arguments)
+    return PreparedCase(case, inputs, *weights)
+
+
+@contextmanager
+def _named(case: Case, is_needed: bool) -> Iterator[None]:
+    """Errors in the block name the case, where a file is for several and one does not take it."""
+    try:
+        yield
     except UserError as error:
-        if checkpoint is None or not among_others:
+        if not is_needed:
             raise
         raise error.at(case.name) from error
-    return PreparedCase(case, inputs, *weights)
 
 
 def require_rows(case: Case, inputs: RunInputs, rows: int | None) -> None:
@@ -100,4 +109,4 @@ def require_names(cases: Sequence[Case]) -> None:
     names = [case.name for case in cases]
     for name in names:
         if names.count(name) > 1:
-            raise UserError("--case", name, "is the name of two cases", "give each a name of its own")
+            raise UserError("name", name, "is the name of two cases", "give each a name of its own")

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from benchmarks import quantisation_cost as program
+from benchmarks import stream_drift
 
 
 def test_tables_in_8_bits_cost_and_others_do_not(capsys):
@@ -47,3 +48,17 @@ def test_a_case_without_quantisation_is_refused(capsys):
         program.main(["--case", "dlrm_tiny"])
     assert ended.value.code == 2
     assert "--case: dlrm_tiny quantises nothing" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("start", [program.main, stream_drift.main])
+@pytest.mark.parametrize(
+    ("place", "problem"),
+    [(".", "is a folder; give a file"), ("none/x.json", "none is no folder; make it first")],
+)
+def test_a_file_that_cannot_be_written_is_refused_before_the_work(start, place, problem, tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        start(["--out", str(tmp_path / place)])
+    assert ended.value.code == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert "--out" in told
+    assert problem in told

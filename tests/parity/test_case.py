@@ -329,3 +329,12 @@ def test_the_command_runs_a_case_by_its_import_path(command, tmp_path, monkeypat
     runners = {runner["runner"]: runner for runner in report["cases"][0]["precisions"][0]["runners"]}
     assert runners["tripy"]["verdict"] == "PASS", ended
     assert command("replay", tmp_path / "run").code == 2
+
+
+def test_a_folder_that_is_taken_for_a_module_is_named(tmp_path, monkeypatch):
+    """A folder of captures has the name of its case."""
+    (tmp_path / "captured_case").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    problem = rf"finds the folder {tmp_path}/captured_case, which has no code of that name; call"
+    with pytest.raises(UserError, match=problem):
+        parity.load_case(parity.CaseReference(target="captured_case:case"))

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from perf_model.__main__ import main
 from perf_model.errors import BINS, ErrorStatistics, bin_names
 
 
@@ -54,3 +55,10 @@ def test_the_line_is_the_seeds():
 def test_what_has_no_errors_is_refused(predicted, measured, said):
     with pytest.raises(ValueError, match=said):
         ErrorStatistics.of(predicted, measured)
+
+
+def test_a_folder_without_measurements_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["perf_model", str(tmp_path)])
+    assert main() == 2
+    fix = "give one with points.json and models.json"
+    assert capsys.readouterr().err == f"folder: {tmp_path} has no points.json; {fix}\n"

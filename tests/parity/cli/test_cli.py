@@ -163,10 +163,10 @@ def test_a_case_file_that_is_no_yaml(refused, tmp_path):
 
 def test_two_cases_of_one_name(refused, case_file):
     assert refused("--case", f"hstu_tiny,{case_file()}") == (
-        "--case: hstu_tiny is the name of two cases; give each a name of its own"
+        "name: hstu_tiny is the name of two cases; give each a name of its own"
     )
     assert refused("self-test", "--case", f"hstu_tiny,{case_file()}", "--clean-runs", "0") == (
-        "--case: hstu_tiny is the name of two cases; give each a name of its own"
+        "name: hstu_tiny is the name of two cases; give each a name of its own"
     )
 
 

@@ -40,6 +40,14 @@ def test_a_data_file_that_cannot_be_used(refused, tmp_path, text, message):
     assert message in refusal
 
 
+def test_data_for_one_of_two_cases_name_the_other(refused, tmp_path):
+    path = tmp_path / "u.data"
+    path.write_text("".join(f"{user}\t{item}\t3\t{1000 + item}\n" for user in (1, 2) for item in range(1, 9)))
+    refusal = refused("--case", "hstu_tiny,dlrm_tiny", "--precision", "fp32", "--data", path)
+    assert "(in dlrm_tiny)" in refusal
+    assert refusal.endswith("give Criteo logs, or name a case that reads these data")
+
+
 def test_a_data_file_that_cannot_be_read(refused, tmp_path):
     missing = refused(*TINY, "--data", tmp_path / "none")
     assert missing.endswith("cannot be read (No such file or directory); give the path of a rating file")

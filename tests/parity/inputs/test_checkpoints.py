@@ -165,6 +165,10 @@ def _nan(state):
         ),
         (_nan, rf"has NaN or Inf \({EMB} has 2, the first nan at \[3, 5\]\); use a checkpoint from before"),
         (lambda s: s.update({UVQK: s[UVQK] / 0}), rf"{UVQK} has 1024, the first -?inf at \[0, 0\]"),
+        (
+            lambda s: s.update({"more": s.pop(EMB), UVQK: s[UVQK][:3]}),
+            rf"only in the model: {EMB}; only in the file: more; {UVQK} is \[3, 64\] in the file and ",
+        ),
         (lambda s: s.update(step=3), r"holds entries that are no named tensors: 'step' \(int\); give a"),
     ],
 )
