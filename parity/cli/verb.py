@@ -23,7 +23,7 @@ BAD_INPUT = 2
 EXIT_CODES = (
     "every verdict passes",
     "a verdict fails, a check is INSENSITIVE, or a runner breaks",
-    "bad input, or a requested runner is unavailable",
+    "bad input, or the port or a requested runner is unavailable",
 )
 """Meanings of the exit codes 0, 1 and 2 of verbs that judge."""
 

@@ -15,6 +15,8 @@ REFERENCE = "torch"
 """The runner whose modules and calls are the truth at the tested precision."""
 ORACLE = "oracle"
 """The runner in float64 that all others are measured against."""
+PORT = "tripy"
+"""The runner of the port. A run that has it is incomplete without its result, whether it is named or not."""
 
 
 _NotNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]

@@ -90,8 +90,8 @@ def _whole(report: Report, entry: RunnerReport, classname: str) -> TestCase:
         text = "\n".join([message, *source, *(f"explanation: {pattern}" for pattern in patterns)])
         test.result = [_failure(message, kind, text)]
     elif entry.verdict == "NONE":
-        asked = entry.runner in report.requested_runners
-        harmless = entry.status == Status.BUILT or (entry.status == Status.UNAVAILABLE and not asked)
+        is_needed = entry.runner in report.needed_runners
+        harmless = entry.status == Status.BUILT or (entry.status == Status.UNAVAILABLE and not is_needed)
         message = overview.printable(f"{entry.status}: {entry.reason}")
         test.result = [Skipped(message) if harmless else Error(message, entry.status)]
     return test

@@ -31,9 +31,8 @@ def outcome(report: Report) -> Outcome:
     insensitive = [entry for entry in entries if entry.verdict == "INSENSITIVE"]
     built = sum(len(entry.builds) for entry in entries if entry.status == BUILT)
     broken = [entry for entry in entries if entry.verdict == "NONE" and entry.status != BUILT]
-    asked = [
-        entry for entry in broken if entry.runner in report.requested_runners or entry.status != "UNAVAILABLE"
-    ]
+    needed = report.needed_runners
+    missing = [entry for entry in broken if entry.runner in needed or entry.status != "UNAVAILABLE"]
     modules = [module for entry in judged for module in entry.modules]
     gaps = sum(module.status == "GAP" for module in modules)
     limited = sum(module.by_nature for module in modules)
@@ -56,9 +55,9 @@ def outcome(report: Report) -> Outcome:
         parts = [runs, *fails] if failed else [*fails, runs]
         return Outcome("FAIL", f"{'; '.join(parts)}{notes}.")
     compared += f" and {counted(streams, 'stream')}" if streams else ""
-    if built and not judged and not asked:
+    if built and not judged and not missing:
         return Outcome("BUILT", f"every graph; nothing was compared{notes}.")
-    if asked or not judged:
+    if missing or not judged:
         ran = f"all that ran passes, {compared}" if judged or streams else "nothing was judged"
         return Outcome("INCOMPLETE", f"{ran}{notes}.")
     if insensitive:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from parity.case import CaseReference
-from parity.execution.record import ORACLE, REFERENCE, BuildRecord, Status
+from parity.execution.record import ORACLE, PORT, REFERENCE, BuildRecord, Status
 from parity.report.schema_modules import (
     DiagnosisReport,
     LatencyReport,
@@ -201,15 +201,20 @@ class Report(Part):
     def runner_reports(self) -> list[tuple[CaseReport, PrecisionReport, RunnerReport]]:
         return [(c, p, r) for c in self.cases for p in c.precisions for r in p.runners]
 
+    @property
+    def needed_runners(self) -> frozenset[str]:
+        """The runners whose results a run needs: those that the user named, reference, oracle and port."""
+        return frozenset((*self.requested_runners, REFERENCE, ORACLE, PORT))
+
     def code_of_results(self) -> int:
-        """0 all pass; 1 a verdict, stream or runner fails or is INSENSITIVE; 2 an asked runner is missing."""
+        """0 all pass; 1 a verdict, stream or runner fails or is INSENSITIVE; 2 a needed runner is missing."""
         if self.failing_streams():
             return 1
         entries = [entry for _, _, entry in self.runner_reports()]
         harmless = (Status.OK, Status.UNAVAILABLE, Status.BUILT)
         if any(entry.verdict in ("FAIL", "INSENSITIVE") or entry.status not in harmless for entry in entries):
             return 1
-        needed = {*self.requested_runners, REFERENCE, ORACLE}
+        needed = self.needed_runners
         if any(entry.status == Status.UNAVAILABLE.value and entry.runner in needed for entry in entries):
             return 2
         # A run without a judgement proves only that its engines can be built.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console, ConsoleOptions, OverflowMethod, RenderableType, RenderResult
@@ -32,7 +32,7 @@ class _Line:
 
     case: CaseReport
     precisions: Sequence[PrecisionReport]
-    requested: Sequence[str]
+    needed: Collection[str]
 
     @property
     def name(self) -> str:
@@ -42,7 +42,7 @@ class _Line:
     @property
     def verdict(self) -> str:
         """The most serious verdict or status of a runner."""
-        words = {word_of(entry, self.requested) for p in self.precisions for entry in p.runners}
+        words = {word_of(entry, self.needed) for p in self.precisions for entry in p.runners}
         # Other statuses, such as CRASHED, come first.
         order = {word: place for place, word in enumerate(_LEAST_SERIOUS, start=1)}
         return min(words, key=lambda word: order.get(word, 0), default="NONE")
@@ -76,12 +76,11 @@ class _Line:
         ]
 
 
-def word_of(entry: RunnerReport, requested: Sequence[str]) -> str:
-    """A run's verdict, or its status if it has none; BUILT for a runner that is not asked for."""
+def word_of(entry: RunnerReport, needed: Collection[str]) -> str:
+    """A run's verdict, or its status if it has none; BUILT for a runner that nobody needs."""
     if entry.verdict != "NONE":
         return entry.verdict
-    # A runner that nobody asked for may be missing.
-    is_missed = entry.status == Status.UNAVAILABLE.value and entry.runner not in requested
+    is_missed = entry.status == Status.UNAVAILABLE.value and entry.runner not in needed
     return BUILT if is_missed else entry.status
 
 
@@ -145,7 +144,7 @@ def case_table(report: Report, by_precision: bool, most: int | None = None) -> T
     several = "" if by_precision else f"{_precisions(report)[0]} "
     for name in timed:
         table.add_column(f"{name}\n{several}ms", justify="right", no_wrap=True)
-    lines = [line for case in report.cases for line in _lines(case, report.requested_runners, by_precision)]
+    lines = [line for case in report.cases for line in _lines(case, report.needed_runners, by_precision)]
     joined = _least_close(lines, len(lines) - most + 1) if most is not None and most < len(lines) else []
     for line in lines:
         if line not in joined:
@@ -177,11 +176,11 @@ def _table() -> Table:
     return Table(header_style="bold", box=None, pad_edge=False, padding=(0, 1, 0, 0))
 
 
-def _lines(case: CaseReport, requested: Sequence[str], by_precision: bool) -> Iterator[_Line]:
-    whole = _Line(case, case.precisions, requested)
+def _lines(case: CaseReport, needed: Collection[str], by_precision: bool) -> Iterator[_Line]:
+    whole = _Line(case, case.precisions, needed)
     if by_precision or whole.verdict not in _PASSING:
         for precision in case.precisions:
-            yield _Line(case, [precision], requested)
+            yield _Line(case, [precision], needed)
     else:
         yield whole
 

@@ -134,8 +134,9 @@ def test_1_if_the_reference_or_the_oracle_does_not_run(bad):
 def test_2_if_a_runner_that_the_user_named_cannot_run():
     assert _code({"tripy": UNAVAILABLE}, ["tripy"]) == 2
     assert _code({"onnx": PASS, "tripy": UNAVAILABLE}, ["onnx", "tripy"]) == 2
-    assert _code({"onnx": PASS, "tripy": UNAVAILABLE}) == 0
-    assert _code({"onnx": PASS, "tripy": UNAVAILABLE}, ["onnx"]) == 0
+    assert _code({"tripy": PASS, "onnx": UNAVAILABLE}, ["onnx"]) == 2
+    assert _code({"tripy": PASS, "onnx": UNAVAILABLE}) == 0
+    assert _code({"tripy": PASS, "onnx": UNAVAILABLE}, ["tripy"]) == 0
 
 
 @pytest.mark.parametrize("name", [REFERENCE, ORACLE])
@@ -146,9 +147,16 @@ def test_2_if_the_basis_of_all_verdicts_cannot_run(name):
 
 def test_1_if_nothing_was_judged():
     assert _code({}) == 1
-    assert _code({"tripy": UNAVAILABLE}) == 1
+    assert _code({"onnx": UNAVAILABLE}) == 1
     assert _code({"tripy": _without(Status.OK)}) == 1
     assert assemble([], "", ()).exit_code == 1
+
+
+def test_2_if_the_port_cannot_run_named_or_not():
+    for asked in ((), ("tripy",)):
+        assert _code({"tripy": UNAVAILABLE, "torch_jagged": PASS}, asked) == 2
+    # A run that leaves the port out does not need it.
+    assert _code({"torch_jagged": PASS, "tripy_jagged": UNAVAILABLE}) == 0
 
 
 def test_0_if_engines_were_only_built():
@@ -239,10 +247,12 @@ def test_the_first_sentence(runners, sentence):
     assert _sentence(*runners) == sentence
 
 
-def test_a_runner_that_the_user_named_and_that_cannot_run_leaves_a_run_incomplete():
+def test_a_runner_that_the_user_named_or_the_port_leaves_a_run_incomplete_where_it_cannot_run():
     text = "all that ran passes, 2 module verdicts of 1 run; 1 run without a verdict."
     assert _sentence(GOOD, ABSENT, asked=("onnx",)) == f"INCOMPLETE: {text}"
     assert _sentence(GOOD, ABSENT, asked=("tripy",)).startswith("PASS: ")
+    without_port = without_verdict("tripy", "UNAVAILABLE", "no such library")
+    assert _sentence(GOOD, without_port) == f"INCOMPLETE: {text}"
     built = _sentence(_built(1), ABSENT, asked=("onnx",))
     assert built.startswith("INCOMPLETE: nothing was judged")
 
