@@ -6,6 +6,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 
 import numpy as np
@@ -140,8 +141,13 @@ def _cause(
         result = _failed_tensor(evidence, oracle, port, other.tap, other.isolated, may_pass=True)
         other_runnable = _alone(evidence, other.tap)
         if result is not None and other_runnable is not None:
-            of_others.append(OtherResult(*other_runnable, result, is_changeable))
-    return _searched(lambda: cause(*runnable, failed, is_changeable, of_others))
+            exchanged = _exchanged(evidence, other.tap, other_runnable[0])
+            of_others.append(OtherResult(*other_runnable, result, is_changeable, exchanged))
+    return _searched(
+        lambda: cause(
+            *runnable, failed, is_changeable, of_others, _exchanged(evidence, tap.tap, runnable[0])
+        )
+    )
 
 
 def _searched(search: Callable[[], str]) -> tuple[str, ...]:
@@ -165,6 +171,22 @@ def _alone(evidence: Evidence, tap: str) -> tuple[Run, Mapping[str, torch.Tensor
         return rerun.call(call, own | changed)[tap]
 
     return run, {name: own[key] for name, key in keys.items()}
+
+
+def _exchanged(evidence: Evidence, tap: str, run: Run) -> dict[str, Run]:
+    """Runs of a module alone with two of its weights, or of its modules, in each other's place, in words."""
+    if evidence.rerun is None:
+        return {}
+
+    def changed(exchange: Callable[[], AbstractContextManager[None]]) -> Run:
+        def other(arguments: Mapping[str, torch.Tensor]) -> torch.Tensor:
+            with exchange():
+                return run(arguments)
+
+        return other
+
+    exchanges = evidence.rerun.weights_exchanged(evidence.kinds[tap].path)
+    return {text: changed(exchange) for text, exchange in exchanges.items()}
 
 
 def explain_between(evidence: Evidence, results: Results, comparison: Comparison) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from parity.capture.names import TapName
 from parity.capture.torch_hooks import hooked
 from parity.case import Case
 from parity.case.pairing import function_of
+from parity.runners.oracle.exchanged_weights import Exchange, exchanges
 from parity.runners.oracle.float64 import Float64Runner
 
 
@@ -56,6 +57,10 @@ class Rerun:
         self.running.clear()
         with hooked(self._runner.model, lambda path, *_: self.running.append(path), self._leave):
             return self._runner.run_call(call, inputs, self._arrays(), whole=False)
+
+    def weights_exchanged(self, path: str) -> dict[str, Exchange]:
+        """Exchanges of the weights of the module at a path, by their words."""
+        return exchanges(self._runner.modules()[path])
 
     def _leave(self, *_: Any) -> None:
         self.running.pop()

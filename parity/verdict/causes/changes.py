@@ -222,10 +222,12 @@ def _order(operation: Operation) -> Iterator[Change]:
                 text = f"with {what} {first} and {second} of {operation.words} exchanged"
                 yield Change(text, lambda o, pair=(first, second): _exchanged(o, joins, *pair))
     if operation.name in ("permute", "transpose"):
-        yield Change(
-            f"with a reshape in place of {operation.words}",
-            lambda o: o.named()["self"].reshape(o.run().shape),
-        )
+        result = operation.run()
+        # Where axes of one length change places, a reshape to the result's shape leaves them as they are.
+        before, behind = ([size for size in x.shape if size != 1] for x in (named["self"], result))
+        what = "without" if before == behind else "with a reshape in place of"
+        if not torch.equal(named["self"].reshape(result.shape), result):
+            yield Change(f"{what} {operation.words}", lambda o: o.named()["self"].reshape(o.run().shape))
     if operation.name in ("view", "_unsafe_view"):
         yield from _folds(operation, named["self"], list(named["size"]))
 
@@ -319,7 +321,7 @@ def _times(factor: float) -> Callable[[Operation], torch.Tensor]:
 
 
 def _constants(operation: Operation) -> Iterator[Change]:
-    """A constant that is rounded, or left out of a product."""
+    """A constant that is rounded, or left out of a product or a sum."""
     if operation.name not in _WITH_CONSTANT:
         return
     named = operation.named()
@@ -333,6 +335,10 @@ def _constants(operation: Operation) -> Iterator[Change]:
             verb = "divided by" if operation.name == "div" else "times"
             one = torch.ones_like(value) if is_tensor else 1
             yield changed(f"without the step {verb} {constant:.6g}", {name: one})
+        # An epsilon of 0 is one of the epsilons.
+        is_term = operation.name in ("add", "sub") and name == "other" and not is_tensor
+        if is_term and constant and not 0 < constant <= LARGEST_EPSILON:
+            yield changed(f"without the term {constant:.6g} in {operation.words}", {name: 0})
         for other in (*_rounded(float(constant)), *_neighbours(operation, constant)):
             text = f"with the constant {other:.8g} in place of {constant:.8g} in {operation.words}"
             yield changed(text, {name: torch.full_like(value, other) if is_tensor else other})

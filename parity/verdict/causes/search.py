@@ -7,9 +7,9 @@ import itertools
 import math
 import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import FrameType
+from types import FrameType, MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -49,13 +49,14 @@ class OtherResult:
         run: See `Run`.
         arguments: The tensors of its call's arguments, by name.
         result: The port's result, right or wrong, and its limit.
-        is_changeable: See `cause`.
+        is_changeable, exchanged: See `cause`.
     """
 
     run: Run
     arguments: Mapping[str, torch.Tensor]
     result: FailedTensor
     is_changeable: Callable[[], bool] = lambda: True
+    exchanged: Mapping[str, Run] = field(default_factory=dict)
 
     def contradicts(self, key: Hashable) -> bool:
         """Whether a change gives another result than the port's; not in a call without the operation."""
@@ -74,7 +75,7 @@ class OtherResult:
         self.run(self.arguments)
         changes = _listed(self.run, self.arguments, self.is_changeable).changes
         trials: dict[Hashable, list[_Trial]] = {}
-        for trial in _trials(self.run, self.arguments, changes):
+        for trial in _trials(self.run, self.arguments, changes, self.exchanged):
             trials.setdefault(trial.key, []).append(trial)
         return trials
 
@@ -85,6 +86,7 @@ def cause(
     failed: FailedTensor,
     is_changeable: Callable[[], bool] = lambda: True,
     others: Sequence[OtherResult] = (),
+    exchanged: Mapping[str, Run] = MappingProxyType({}),
 ) -> str:
     """The change of the reference's code that gives the port's result, in words; empty without one.
 
@@ -98,13 +100,14 @@ def cause(
         failed: The port's result and its limit.
         is_changeable: Whether the operation that runs is one of the code, and not of a module inside it.
         others: Other results of the code.
+        exchanged: Runs of the code with other weights in the place of its own, in words.
     """
     # What the first run loads is no operation of the module. A result of random numbers has no cause here.
     if not np.array_equal(run(arguments).double().cpu().numpy(), failed.oracle, equal_nan=True):
         return ""
     plain = _listed(run, arguments, is_changeable)
     best, text = (math.inf, 0), ""
-    for number, trial in enumerate(_trials(run, arguments, plain.changes)):
+    for number, trial in enumerate(_trials(run, arguments, plain.changes, exchanged)):
         if number >= MOST_TRIALS or number * plain.elements >= MOST_ELEMENTS:
             break
         fit = (_residual(trial.run, failed), trial.rank)
@@ -154,10 +157,15 @@ def _listed(
 
 
 def _trials(
-    run: Run, arguments: Mapping[str, torch.Tensor], changes: Sequence[tuple[int, Change]]
+    run: Run,
+    arguments: Mapping[str, torch.Tensor],
+    changes: Sequence[tuple[int, Change]],
+    exchanged: Mapping[str, Run],
 ) -> Iterator[_Trial]:
     for text, changed in _changed_arguments(arguments):
         yield _Trial(text, text, functools.partial(run, {**arguments, **changed}))
+    for text, other in exchanged.items():
+        yield _Trial(text, text, functools.partial(_without_gradients, other, arguments))
     # A loop has few joint changes and many single ones.
     places = _places(changes)
     for text, key, together in _joint(changes, places):
@@ -171,6 +179,11 @@ def _trials(
         if change.origin is not None and len(times) > 1:
             text = f"{text}, the {_ordinal(time + 1)} of {len(times)} times in {change.origin.words}"
         yield _changed_operations(run, arguments, text, (change.origin, change.text, time), {number: change})
+
+
+def _without_gradients(run: Run, arguments: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    with torch.no_grad():
+        return run(arguments)
 
 
 def _changed_operations(

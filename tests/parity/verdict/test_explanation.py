@@ -75,7 +75,7 @@ def test_a_result_of_a_module_alone_is_explained(evidence):
 
 def _rerun(call):
     """An oracle that runs a call alone again."""
-    return SimpleNamespace(call=call, running=[], inputs=dict)
+    return SimpleNamespace(call=call, running=[], inputs=dict, weights_exchanged=lambda path: {})
 
 
 def _with_oracle(evidence, x):

@@ -1,5 +1,6 @@
 """Explanations by other tensors: a result of another name, and other calls of the module that fails."""
 
+import contextlib
 import dataclasses
 from types import SimpleNamespace
 
@@ -143,7 +144,10 @@ def test_a_cause_holds_in_the_last_other_calls_of_the_same_result(evidence, monk
         oracle_isolated={tap: ALONE + place for place, tap in enumerate(taps)},
         boundary={"block@4": np.arange(B * N * D).reshape(B, N, D) == 2},
         rerun=SimpleNamespace(
-            running=[], inputs=dict, call=lambda call, inputs: dict.fromkeys(call.outputs, ALONE)
+            running=[],
+            inputs=dict,
+            call=lambda call, inputs: dict.fromkeys(call.outputs, ALONE),
+            weights_exchanged=lambda path: {},
         ),
     )
     ports = {tap: 2 * ALONE + place for place, tap in enumerate(taps) if tap != "block@5"}
@@ -155,7 +159,7 @@ def test_a_cause_holds_in_the_last_other_calls_of_the_same_result(evidence, monk
     ]
     seen = []
 
-    def cause(run, arguments, failed, is_changeable, others):
+    def cause(run, arguments, failed, is_changeable, others, exchanged):
         assert float(run({})[0, 0, 0]) == float(ALONE[0, 0, 0])
         seen.extend(others)
         return "fits"
@@ -175,8 +179,23 @@ def test_a_cause_holds_in_the_last_other_calls_of_the_same_result(evidence, monk
 def test_a_cause_holds_in_other_results_of_the_call_and_changes_no_right_module(evidence, monkeypatch):
     """The module itself has a right result, and is no right module."""
     call = ModuleCall("block", "block", "Block", [], {}, ("block", "block[1]"))
+    exchanged = []
+
+    @contextlib.contextmanager
+    def exchange():
+        exchanged.append("begun")
+        yield
+        exchanged.append("ended")
+
+    def call_again(call, inputs):
+        exchanged.append("run")
+        return {"block": ALONE, "block[1]": OTHER}
+
     rerun = SimpleNamespace(
-        running=[], inputs=dict, call=lambda call, inputs: {"block": ALONE, "block[1]": OTHER}
+        running=[],
+        inputs=dict,
+        call=call_again,
+        weights_exchanged=lambda path: {f"with weights of {path} exchanged": exchange},
     )
     known = dataclasses.replace(
         evidence,
@@ -190,12 +209,18 @@ def test_a_cause_holds_in_other_results_of_the_call_and_changes_no_right_module(
     wrong = TapJudgement("block.wrong", "block.wrong", "Inside", PASS, FAIL)
     seen = []
 
-    def cause(run, arguments, failed, is_changeable, others):
+    def cause(run, arguments, failed, is_changeable, others, runs):
         for rerun.running[:] in (["block"], ["block", "block.wrong"], ["block", "block.inside"]):
             seen.append(is_changeable())
             assert all(other.is_changeable() is seen[-1] for other in others)
         (other,) = others
         assert other.run({}).tolist() == other.result.oracle.tolist() == OTHER.tolist()
+        exchanged.clear()
+        for own, result in ((runs, ALONE), (other.exchanged, OTHER)):
+            (changed,) = own.values()
+            assert list(own) == ["with weights of block exchanged"]
+            assert changed({}).tolist() == result.tolist()
+        assert exchanged == ["begun", "run", "ended"] * 2
         return "fits"
 
     monkeypatch.setattr(explanation, "cause", cause)

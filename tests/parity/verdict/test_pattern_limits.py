@@ -166,6 +166,16 @@ def test_a_shift_leaves_out_elements_that_enter_from_outside(step, axis):
     assert text == f"equals the oracle shifted by {step:+d} along axis {axis}"
 
 
+def test_a_shift_explains_more_elements_than_leave_the_axis():
+    """Choices are mostly equal: where one of them is wrong, a shift leaves it out, or moves it out."""
+    oracle = np.array([8.0, 8, 8, 8, 8, 8, 8, 8, 8, 8])
+    for wrong in ([0], [9], [0, 1], [8, 9]):
+        port = oracle.copy()
+        port[wrong] = [5.0, 6.0][: len(wrong)]
+        assert "shifted" not in "".join(explained(oracle, port, limit=EXACT, dtype=torch.int64))
+        assert "shifted" not in "".join(explained(port, oracle, limit=EXACT, dtype=torch.int64))
+
+
 def test_two_exchanged_rows_are_no_shift():
     oracle = normal(2, 3, 4)
     (text,) = explained(oracle, oracle[::-1].copy())

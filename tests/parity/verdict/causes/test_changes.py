@@ -104,9 +104,15 @@ def test_terms_of_one_shape_are_told_by_their_place():
     assert_tried(expected, aten.add.Tensor, X, other, part=" term ")
 
 
-def test_a_constant_or_another_operation_has_no_term():
-    assert_tried({}, aten.add.Tensor, X, 0.5, part=" term ")
+def test_a_constant_is_a_term_and_an_epsilon_or_a_factor_is_none():
+    for function, name in ((aten.add.Tensor, "add"), (aten.sub.Tensor, "sub")):
+        for constant in (0.5, -0.5, 3):
+            assert_tried({f"without the term {constant} in {name}": X}, function, X, constant, part=" term ")
+        for small in (1e-5, LARGEST_EPSILON):
+            assert_tried({}, function, X, small, part=" term ")
+    assert_tried({}, aten.add.Tensor, X, 0, part=" term ")
     assert_tried({}, aten.mul.Tensor, X, BIAS, part=" term ")
+    assert_tried({}, aten.mul.Tensor, X, 0.5, part=" term ")
 
 
 def test_a_number_without_axes_is_a_factor_on_either_side():
@@ -301,6 +307,17 @@ def test_a_reshape_in_place_of_another_order():
         {"with a reshape in place of permute": X.reshape(8, 3, 6)}, aten.permute.default, X, [2, 0, 1]
     )
     assert_tried({"with a reshape in place of transpose": X.reshape(6, 3, 8)}, aten.transpose.int, X, 0, 1)
+
+
+def test_axes_of_one_length_stay_without_the_operation():
+    """A reshape to the shape that they have changes nothing, so that no port has one there."""
+    square = torch.arange(18.0, dtype=torch.float64).reshape(2, 3, 3)
+    assert_tried({"without transpose": square}, aten.transpose.int, square, 1, 2, part="trans")
+    assert_tried({"without permute": square}, aten.permute.default, square, [0, 2, 1], part="permute")
+    # Axes of 1 are no order, and alone they are none that a port could leave out.
+    wide = {"without permute": square.unsqueeze(1)}
+    assert_tried(wide, aten.permute.default, square.unsqueeze(2), [0, 2, 3, 1], part="permute")
+    assert_tried({}, aten.permute.default, square.unsqueeze(2), [0, 2, 1, 3], part="permute")
 
 
 @pytest.mark.parametrize(

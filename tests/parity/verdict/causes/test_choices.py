@@ -51,6 +51,7 @@ def test_a_change_of_the_code_goes_before_a_number():
 
 
 COUNTS = torch.arange(ROWS) % 3
+HALF = "the term 0.5 in add"
 SMALL = 0.9 * torch.rand(ROWS, D, generator=RNG, dtype=torch.float64)
 
 
@@ -68,6 +69,8 @@ SMALL = 0.9 * torch.rand(ROWS, D, generator=RNG, dtype=torch.float64)
             {"x": X, "y": SMALL},
             "the second term in sub",
         ),
+        # As a result is that is rounded to an integer before.
+        (lambda x: torch.floor(9 * x + 0.5).long(), lambda x: torch.floor(9 * x).long(), {"x": SMALL}, HALF),
     ],
 )
 def test_an_operation_that_is_left_out_goes_before_its_equals(reference, port, arguments, text):

@@ -165,7 +165,7 @@ def test_changes_in_the_same_words_may_be_of_two_kinds():
     place = Place(summed.__code__, 7, LINE)
     single = Change("with x", lambda operation: 0, origin=place)
     joint = Change("with x", lambda operation: 0, together="operands", origin=place)
-    trials = search._trials(lambda arguments: 0, {}, [(3, single), (5, joint), (8, single)])
+    trials = search._trials(lambda arguments: 0, {}, [(3, single), (5, joint), (8, single)], {})
     assert [trial.text for trial in trials] == [
         f"with x, all 2 times in {place.words}",
         f"with x, the 1st of 2 times in {place.words}",

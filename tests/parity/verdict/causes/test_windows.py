@@ -125,7 +125,7 @@ CONFUSED = {
     "offset of a logarithm": (
         lambda x: torch.log(1 + Y + x**2),
         lambda x: torch.log(Y + x**2),
-        "with -1 at the operand of log",
+        "without the term 1 in add",
     ),
     "indices": (
         lambda x: TABLE[ROWS, COLUMNS] * x.sum(),
