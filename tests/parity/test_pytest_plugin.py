@@ -433,8 +433,8 @@ def test_a_mark_of_the_file_holds_for_its_cases(run):
 
 
 def test_a_condition_that_does_not_hold_hides_no_error(run):
-    result = run(MARKED.replace("True, reason", "False, reason"), "-k", "here")
-    result.assert_outcomes(failed=1, deselected=13)
+    result = run(MARKED.replace("True, reason", "False, reason"), "-k", "skipped_here")
+    result.assert_outcomes(failed=1, deselected=14)
     result.stdout.fnmatch_lines(["*KeyError: 'here'*"])
 
 
