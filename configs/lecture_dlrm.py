@@ -35,8 +35,8 @@ class LectureDLRMConfig(Strict):
     def metadata(self) -> dict[str, dict]:
         """The entries of the lecture's metadata file, by sparse feature.
 
-        Each row of a table has a token. In tables of more than two rows the last row repeats the first one's,
-        which keeps its row.
+        Each row of a table has a token. In tables of more than two rows the last row but one repeats the
+        first one's, which keeps its row. Both ends have a token of their own.
         """
         return {
             f"SPARSE_{feature}": {
@@ -48,7 +48,7 @@ class LectureDLRMConfig(Strict):
 
 
 def _tokens(rows: int) -> list[int]:
-    return [token % max(rows - 1, min(rows, 2)) for token in range(rows)]
+    return [*range(rows - 2), 0, rows - 2] if rows > 2 else list(range(rows))
 
 
 class LectureDLRMInput(Strict):

@@ -53,6 +53,12 @@ def plan(case: CaseConfig) -> Iterator[PlannedBatch]:
         "as many rows as the typical batch, other bags and values",
         draw.batch([draw.mixed(batch, longest) for _ in case.model.table_rows], order="random"),
     )
+    if case.input.per_sample_weights and case.model.weighted_pooling == "learned":
+        yield PlannedBatch(
+            "without weights",
+            "three rows without weights of their own; the learned weights of each table stand alone",
+            draw.batch([[2, 1, 0], [1, 1, 1]], order="random", is_weighted=False),
+        )
 
 
 class _Drawing:
@@ -68,12 +74,15 @@ class _Drawing:
         lengths[0] = (longest + 1) // 2
         return lengths.tolist()
 
-    def batch(self, lengths: Sequence[Sequence[int]], order: str) -> CaseInputs:
+    def batch(
+        self, lengths: Sequence[Sequence[int]], order: str, is_weighted: bool | None = None
+    ) -> CaseInputs:
         """Rows whose bags have lengths (B,), which the tables take in turn.
 
         Args:
             lengths: Lengths of the bags.
             order: Choice of the indices: "smallest", "largest", "edges" or "random".
+            is_weighted: Whether each index has a weight; as in the case's input if None.
         """
         model, wanted, rng = self._case.model, self._case.input, self._rng
         rows = len(lengths[0])
@@ -85,9 +94,8 @@ class _Drawing:
             total = int(lengths_B.sum())
             indices.append(self._indices(order, size, total))
             weights.append(np.resize(np.array(_WEIGHTS, dtype=np.float32), total))
-        return make_inputs(
-            counts_BC, np.stack(offsets), indices, weights if wanted.per_sample_weights else None
-        )
+        weighted = wanted.per_sample_weights if is_weighted is None else is_weighted
+        return make_inputs(counts_BC, np.stack(offsets), indices, weights if weighted else None)
 
     def _indices(self, order: str, size: int, total: int) -> np.ndarray:
         if order == "smallest":

@@ -156,7 +156,7 @@ class DenseHSTU(ConfiguredCase):
         del arguments["item_ids"]
         steps = []
         for missing in range(_APPENDS, -1, -1):
-            # A short row appends its only item again.
+            # A row of one item has no item in front of it: the append takes the place of another one.
             lengths = np.maximum(arrays["past_lengths"] - missing, 1)
             if missing == _APPENDS and lengths.size > 1:
                 # The longest row begins with all its items. Each append replaces one, and hides those behind.
@@ -165,6 +165,11 @@ class DenseHSTU(ConfiguredCase):
             steps.append(arguments | {"past_lengths": lengths})
             if missing < _APPENDS:
                 steps[-1] |= {"delta_x_offsets": lengths - 1, "return_cache_states": missing > 0}
+        # Where an append comes, the cache is that of another item: a row that stays old is wrong.
+        ids_BN = arrays["past_ids"]
+        place_1N, filled_B1 = np.arange(ids_BN.shape[1])[None], steps[1]["delta_x_offsets"][:, None]
+        is_replaced_BN = (place_1N >= filled_B1) & (place_1N < arrays["past_lengths"][:, None])
+        steps[0]["past_ids"] = np.where(is_replaced_BN, ids_BN % config.num_items + 1, ids_BN)
         return steps
 
     def prefill(self, model: Any, past_lengths: Any, past_ids: Any, past_payloads: dict) -> list:

@@ -59,6 +59,14 @@ def test_some_case_asks_these_options_together(cases, together):
     assert any(together.items() <= of_case.items() for of_case in choices)
 
 
+@pytest.mark.parametrize("output", ["l2_norm", "layer_norm"])
+def test_epsilons_of_blocks_and_output_differ_with_each_output(cases, output):
+    models = [case.model for case in cases if case.config.family == "hstu"]
+    assert any(
+        model.output_postprocessor == output and model.epsilon != model.output_epsilon for model in models
+    )
+
+
 def test_a_choice_that_no_case_takes_is_told(cases):
     without = [case for case in cases if case.options().get("hstu.model.normalization", None) is None]
     without += [case for case in cases if case.name == "hstu_tiny"]

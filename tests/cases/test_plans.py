@@ -110,6 +110,22 @@ def test_one_row_replaces_items_while_the_others_append_them(name):
     assert [step["delta_x_offsets"][1] for step in steps[1:]] == [longest - 2, longest - 1]
 
 
+@pytest.mark.parametrize("name", of_family("hstu"))
+def test_an_append_takes_the_place_of_another_item_at_the_first_place_too(name):
+    case, batches = planned(name)
+    at = {}
+    for batch in batches.values():
+        steps = case.incremental_arguments(batch.arrays)
+        for step in steps[1:] if steps else ():
+            for row, place in enumerate(step["delta_x_offsets"]):
+                at.setdefault(int(place), []).append(
+                    steps[0]["past_ids"][row, place] != step["past_ids"][row, place]
+                )
+    if at:
+        assert 0 in at
+        assert all(all(differs) for differs in at.values())
+
+
 def test_states_on_both_sides_of_a_floor_logits_at_both_ends_and_squares_beyond_half_precision():
     seen = {}
 
@@ -177,6 +193,27 @@ def test_bags_of_nothing_and_of_the_longest_and_both_ends_of_tables(name):
     counts = np.concatenate([batch["counts"].ravel() for batch in batches.values()])
     assert counts.min() < -(2**31)
     assert counts.max() > 2**31
+
+
+def test_learned_weights_of_several_tables_stand_alone_and_beside_those_of_a_request():
+    weighted = set()
+    for name in of_family("dlrm"):
+        case, batches = planned(name)
+        if case.model.weighted_pooling == "learned" and len(case.model.table_rows) > 1:
+            weighted |= {"lS_w" in case.entry_arguments(batch.arrays) for batch in batches.values()}
+    assert weighted == {True, False}
+
+
+@pytest.mark.parametrize("name", of_family("lecture_dlrm"))
+def test_the_first_and_the_last_token_are_asked_and_one_stands_twice(name):
+    case, batches = planned(name)
+    raw = np.concatenate([batch["sparse_features"] for batch in batches.values()])
+    for feature, entry in enumerate(case.model.metadata.values()):
+        tokens = entry["tokenizer_values"]
+        assert len(tokens) == entry["cardinality"]
+        assert len(tokens) == 1 or tokens.count(tokens[-1]) == 1
+        assert tokens.count(tokens[0]) == (2 if len(tokens) > 2 else 1)
+        assert {tokens[0], tokens[-1]} <= set(raw[:, feature].tolist())
 
 
 @pytest.mark.parametrize("name", of_family("lecture_dlrm"))

@@ -41,9 +41,13 @@ ASKED_BY = {
     ("dlrm_tiny_fixed", "bf16"): ("padded_places_in_half",),
     ("stu_tiny_quantised", "bf16"): ("input_steps_in_half_runs",),
     ("dlrm_lecture_tiny", "fp16"): ("sigmoid_as_exp_ratio",),
-    ("hstu_tiny", "fp32"): (FULL_ROW, "a_cache_keeps_the_queries_of_the_append_before"),
+    ("hstu_tiny", "fp32"): (
+        FULL_ROW,
+        "a_cache_keeps_the_queries_of_the_append_before",
+        "an_append_at_the_first_place_fills_the_second_one",
+    ),
     ("hstu_tiny_interleaved", "fp32"): (FULL_ROW, "padding_item_takes_the_last_category"),
-    ("hstu_tiny_softmax", "fp32"): (FULL_ROW,),
+    ("hstu_tiny_softmax", "fp32"): (FULL_ROW, "layer_norm_of_the_output_has_the_epsilon_of_the_blocks"),
     ("stu_tiny_context", "fp32"): ("silu_as_a_ratio_of_powers_in_float32",),
     ("stu_tiny", "fp32"): (
         "exact_moments_of_a_query",
@@ -57,7 +61,11 @@ ASKED_BY = {
     ("hstu_tiny_positional", "fp32"): ("pointwise_attention_always_activates_the_projection",),
     ("dlrm_tiny_qr", "fp32"): ("weights_enter_one_side_of_a_product_of_bags",),
     ("dlrm_tiny_int8", "fp32"): ("a_table_in_8_bits_loses_the_weights_of_a_request",),
-    ("dlrm_tiny_weighted", "fp32"): ("weights_of_a_request_replace_the_learned_ones",),
+    ("dlrm_tiny_weighted", "fp32"): (
+        "weights_of_a_request_replace_the_learned_ones",
+        "learned_weights_of_the_first_table_serve_all_tables",
+    ),
+    ("dlrm_lecture_index", "fp32"): ("the_last_token_takes_row_0",),
 }
 
 pytestmark = [
