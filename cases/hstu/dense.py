@@ -36,6 +36,7 @@ class DenseHSTU(ConfiguredCase):
     builder = "build_hstu"
     entry = "score"
     outputs = ("encoded", "current", "similarity")
+    whole_outputs = ("encoded",)
     incremental_outputs = {"incremental.current": "score.current"}
 
     def make_inputs(self) -> Batches:

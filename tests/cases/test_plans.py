@@ -159,6 +159,25 @@ def test_states_on_both_sides_of_a_floor_logits_at_both_ends_and_squares_beyond_
     assert max(bias.max() for bias in biases) > 10
 
 
+@pytest.mark.parametrize("name", of_family("hstu") + of_family("dlrmv3"))
+def test_an_output_that_is_zero_in_the_padding_counts_there(name):
+    case = load_case(name)
+    model = case.build_reference()
+    model.load_state_dict(case_weights(case)[0])
+    arrays = make_inputs(case).typical.arrays
+    with torch.inference_mode():
+        results = getattr(model, case.entry)(**map_tree(case.entry_arguments(arrays), torch.tensor))
+    zero = []
+    for output, result in zip(
+        case.outputs, results if isinstance(results, tuple) else (results,), strict=True
+    ):
+        is_valid = case.valid_rows(arrays).get(result.shape[1]) if result.dim() > 2 else None
+        if is_valid is not None and not result[~torch.from_numpy(is_valid)].any():
+            zero.append(output)
+    assert zero
+    assert tuple(zero) == case.whole_outputs
+
+
 @pytest.mark.parametrize("name", of_family("stu"))
 def test_a_query_at_the_end_of_an_hour_is_in_the_next_one_in_float32(name):
     _, batches = planned(name)
