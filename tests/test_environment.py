@@ -217,6 +217,17 @@ def imported(*folders: str) -> set[str]:
     return names - sys.stdlib_module_names - {path.parent.name for path in ROOT.glob("*/__init__.py")}
 
 
+def distributions_of() -> dict[str, set[str]]:
+    """Distributions by package. Those of `importlib.metadata` lack some packages in Python 3.10."""
+    homes: dict[str, set[str]] = {}
+    for distribution in metadata.distributions():
+        for file in distribution.files or ():
+            if file.suffix == ".py":
+                package = file.parts[0].removesuffix(".py")
+                homes.setdefault(package, set()).add(distribution.metadata["Name"])
+    return homes
+
+
 def test_nothing_native_is_asked_for() -> None:
     asked = asked_for(REQUIREMENTS, ENGINE)
     assert "torch" in asked
@@ -224,7 +235,7 @@ def test_nothing_native_is_asked_for() -> None:
 
 
 def test_the_engine_asks_for_its_imports_and_nothing_else() -> None:
-    homes = metadata.packages_distributions()
+    homes = distributions_of()
     needed = {canonical(home) for name in imported("parity") - OPTIONAL for home in homes[name]}
     assert needed == asked_for(ENGINE)
     assert not asked_for(REQUIREMENTS) & needed

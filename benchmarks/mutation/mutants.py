@@ -7,6 +7,7 @@ import builtins
 import contextlib
 import hashlib
 import importlib
+import sys
 import types
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -45,13 +46,14 @@ def plain(thing: Any) -> types.FunctionType:
 
 def exchange(live: types.FunctionType, other: types.FunctionType) -> None:
     """Give a function the body and the changed default values of another one."""
-    names = {
+    names: dict[str, Any] = {
         "co_name": live.__name__,
-        "co_qualname": live.__qualname__,
         "co_filename": live.__code__.co_filename,
         # A change that removes `super()` removes the class from the variables, which the function still has.
         "co_freevars": other.__code__.co_freevars or live.__code__.co_freevars,
     }
+    if sys.version_info >= (3, 11):
+        names["co_qualname"] = live.__qualname__
     live.__code__ = other.__code__.replace(**names)
     if repr(live.__defaults__) != repr(other.__defaults__):
         live.__defaults__ = other.__defaults__

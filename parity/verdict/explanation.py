@@ -144,9 +144,7 @@ def _cause(
             exchanged = _exchanged(evidence, other.tap, other_runnable[0])
             of_others.append(OtherResult(*other_runnable, result, is_changeable, exchanged))
     return _searched(
-        lambda: cause(
-            *runnable, failed, is_changeable, of_others, _exchanged(evidence, tap.tap, runnable[0])
-        )
+        lambda: cause(*runnable, failed, is_changeable, of_others, _exchanged(evidence, tap.tap, runnable[0]))
     )
 
 

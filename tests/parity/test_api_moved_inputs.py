@@ -85,6 +85,8 @@ class MovedPort(tp.Module):
 
 
 def compare(port, **options):
+    # 16 rows do not detect 1 % in bf16 with all weights.
+    torch.manual_seed(0)
     return parity.compare(Model(), port, INPUTS, PRECISIONS, initial="own", **options)
 
 

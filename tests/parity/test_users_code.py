@@ -99,7 +99,8 @@ MISTAKES = {
         "import no_such_library\nimport numpy",
         "(No module named 'no_such_library'); install no_such_library, which its code imports",
     ),
-    "zeros in the source": ("import numpy", "\0import numpy", "cannot be imported (SyntaxError: source code"),
+    # Versions of Python raise exceptions of different kinds.
+    "zeros in the source": ("import numpy", "\0import numpy", "source code string cannot contain null bytes"),
 }  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import CodeType, MappingProxyType
 from typing import Any
 
@@ -72,14 +72,9 @@ class Place:
         words: The line in words, behind "in".
     """
 
-    # Code objects of two equal functions of one line are equal in Python 3.10.
-    code: CodeType | None = field(compare=False)
+    code: CodeType | None
     instruction: int
     words: str
-    _identity: int = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_identity", id(self.code))
 
 
 @dataclass(frozen=True)
