@@ -66,6 +66,15 @@ class FailedTensor:
             return False
         return not Oracle(changed[counts]).distance(self.port[counts]).exceeds(self.limit)
 
+    def is_mostly_explained_by(self, changed: np.ndarray) -> bool:
+        """Whether a change with numbers of its own explains the port, and most of the error with it.
+
+        Numbers that are fitted to an error slightly beyond its limit bring it within, whatever it is.
+        """
+        distance = np.linalg.norm((self.port - changed)[self.counted])
+        error = np.linalg.norm((self.port - self.oracle)[self.counted])
+        return bool(2 * distance < error) and self.is_explained_by(changed)
+
     @property
     def wrong(self) -> np.ndarray:
         """Mask of the elements with an error above the limit of the largest error."""
@@ -216,7 +225,7 @@ def _factors(failed: FailedTensor) -> Iterator[str]:
         squares = (o * o).sum(axis=others, keepdims=True)
         common = (o * p).sum(axis=others, keepdims=True)
         factors = np.divide(common, squares, where=squares > 0, out=np.ones_like(squares))
-        if failed.is_explained_by(failed.oracle * factors):
+        if failed.is_mostly_explained_by(failed.oracle * factors):
             none = failed.limit.scale_error
             numbers = _some([_number(factor, 4, none) for factor in factors.ravel()[: LISTED + 1]])
             yield f"equals the oracle times a factor for each index of {failed.axes[axis]}: {numbers}"
@@ -235,7 +244,7 @@ def _offsets(failed: FailedTensor) -> Iterator[str]:
     for axis, others in _one_axis(failed):
         counts = failed.counted.sum(axis=others, keepdims=True)
         offsets = difference.sum(axis=others, keepdims=True) / np.maximum(counts, 1)
-        if failed.is_explained_by(failed.oracle + offsets):
+        if failed.is_mostly_explained_by(failed.oracle + offsets):
             numbers = _some([f"{offset:.4g}" for offset in offsets.ravel()[: LISTED + 1]])
             yield f"equals the oracle plus an offset for each index of {failed.axes[axis]}: {numbers}"
 

@@ -176,6 +176,18 @@ def test_a_shift_explains_more_elements_than_leave_the_axis():
         assert "shifted" not in "".join(explained(port, oracle, limit=EXACT, dtype=torch.int64))
 
 
+@pytest.mark.parametrize("fault", [0.0, 0.02])
+def test_numbers_for_each_index_explain_most_of_an_error(fault):
+    """Of noise slightly beyond its limit, fitted factors and offsets bring a part within."""
+    oracle = 1.0 + np.abs(normal(40, 3))
+    noise = 0.01 * normal(40, 3, seed=6)
+    limit = 0.995 * np.linalg.norm(noise) / np.linalg.norm(oracle)
+    limits = Distance(limit, 1.0, 1.0)
+    for port in (oracle * [1.0, 1.0 + 4 * fault, 1.0], oracle + [0.0, 8 * fault, 0.0]):
+        text = "".join(explained(oracle, port + noise, limit=limits))
+        assert ("for each index" in text) is bool(fault)
+
+
 def test_two_exchanged_rows_are_no_shift():
     oracle = normal(2, 3, 4)
     (text,) = explained(oracle, oracle[::-1].copy())
