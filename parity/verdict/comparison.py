@@ -136,7 +136,7 @@ def _compare_as_called(evidence: Evidence, runners: Sequence[Results]) -> list[C
     grounds = [under_port_choices(evidence, results) for results in runners]
     alike = [results for own, results in zip(grounds, runners, strict=True) if own is evidence]
     shared = iter(_compare_alike(evidence, alike))
-    return [
+    compared = [
         _searched(
             next(shared) if own is evidence else _compare_alike(own, [results])[0],
             own,
@@ -145,6 +145,16 @@ def _compare_as_called(evidence: Evidence, runners: Sequence[Results]) -> list[C
         )
         for own, results in zip(grounds, runners, strict=True)
     ]
+    return [_among_programs(own, results) for own, results in zip(compared, runners, strict=True)]
+
+
+def _among_programs(comparison: Comparison, results: Results) -> Comparison:
+    """The comparison of a failing runner whose modules all pass alone, if it passes among right programs."""
+    evidence = comparison.evidence
+    if comparison.diagnosis.kind != "amplification" or evidence is None or any(evidence.ties.values()):
+        return comparison
+    among = _compare_alike(replace(evidence, among_programs=True), [results])[0]
+    return among if among.passed else comparison
 
 
 def _searched(comparison: Comparison, evidence: Evidence, results: Results, natural: Evidence) -> Comparison:

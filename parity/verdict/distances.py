@@ -27,6 +27,14 @@ class Distance:
     largest: float
     scale_error: float
 
+    def largest_of(self, other: Distance) -> Distance:
+        """The larger one of each measure of two distances without signs."""
+        return Distance(
+            max(self.l2, other.l2),
+            max(self.largest, other.largest),
+            max(self.scale_error, other.scale_error),
+        )
+
     def exceeds(self, limit: Distance) -> bool:
         """Whether any measure exceeds its limit."""
         return self.l2 > limit.l2 or self.largest > limit.largest or abs(self.scale_error) > limit.scale_error

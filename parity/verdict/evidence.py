@@ -55,6 +55,7 @@ class Evidence:
         reference_isolated: Results of the reference's calls alone, where its tapped run has others.
         ties, ties_isolated: Numbers of integers and booleans that are the port's in place of the oracle's,
             because rounding explains them, by tap.
+        among_programs: Whether results inside the model are judged among those of other right programs.
         threads: Large taps that are judged side by side.
         appending: Calls of the reference's incremental forward, for the arguments that they receive; empty
             unless outputs of the incremental forward fail.
@@ -85,6 +86,7 @@ class Evidence:
     reference_isolated: Mapping[str, torch.Tensor] = field(default_factory=dict)
     ties: Mapping[str, int] = field(default_factory=dict)
     ties_isolated: Mapping[str, int] = field(default_factory=dict)
+    among_programs: bool = False
     threads: int = 1
     appending: Capture = field(default_factory=Capture)
     poisoned: Callable[[], Capture] = Capture
@@ -98,7 +100,7 @@ class Evidence:
             count += not call.appends and self.reference.longest_sums[call.path] > 0
             self._modules_before |= dict.fromkeys(call.outputs, count)
         self._modules = count
-        self._programs: dict[str, dict[str, torch.Tensor]] = {}
+        self._programs: dict[str, Mapping[str, torch.Tensor]] = {}
         self._rounding_samples = {
             (isolated, str(name.of_tap())): RoundingSamples(tensors[str(name)])
             for isolated, tensors in ((False, self.oracle), (True, self.oracle_isolated))
@@ -106,18 +108,22 @@ class Evidence:
             if name.samples
         }
 
-    def programs(self, tap: str) -> RoundingSamples | None:
-        """Results of other right programs for the tap's module alone; None where the oracle cannot run again.
+    def programs(self, tap: str, isolated: bool) -> RoundingSamples | None:
+        """Results of other right programs at a tap; None where the oracle cannot run again.
 
         See `parity.runners.oracle.programs`.
         """
         call = self.kinds.get(tap)
-        if call is None or self.replays is None:
+        if self.replays is None or (isolated and call is None):
             return None
-        if call.tap not in self._programs:
-            self._programs[call.tap] = self.replays.programs(call, self.reference.call_inputs)
-        results = self._programs[call.tap].get(tap)
-        return None if results is None else RoundingSamples(results)
+        if not isolated:
+            results = self.replays.whole_programs()
+        elif call.tap in self._programs:
+            results = self._programs[call.tap]
+        else:
+            results = self.replays.programs(call, self.reference.call_inputs)
+            self._programs[call.tap] = results
+        return RoundingSamples(results[tap]) if tap in results else None
 
     @functools.cached_property
     def exact_taps(self) -> frozenset[str]:

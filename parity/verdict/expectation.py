@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -14,8 +13,8 @@ from parity.verdict.distances import Oracle, carrying_rows, compared_rows, row_s
 from parity.verdict.sampling_error import (
     RoundingSamples,
     SampledErrors,
+    error_of_programs,
     expected_error,
-    scale_error_of_programs,
     shared_scale_error,
 )
 from parity.verdict.sensitivity import Rows
@@ -59,9 +58,11 @@ class Expectation:
         expected = expected_error(self.err_ref, rows, sampled)
         shared = shared_scale_error(self.err_ref, rows, sampled)
         if programs is not None:
-            of_programs = scale_error_of_programs(self.err_ref, programs.errors(self.truth, counted))
-            expected = replace(expected, scale_error=max(expected.scale_error, of_programs))
-            shared = max(shared, of_programs)
+            of_programs = error_of_programs(
+                self.err_ref, rows, programs.errors(self.truth, counted, carrying.numbers)
+            )
+            expected = expected.largest_of(of_programs)
+            shared = max(shared, of_programs.scale_error)
         self.limit = bound.limit(expected, rows)
         is_of_batch = _is_of_batch(tuple(oracle.shape), batch_size)
         self.lasting_limit = bound.lasting(shared, is_of_batch)

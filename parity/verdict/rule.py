@@ -60,10 +60,13 @@ rows and does not cancel. An operation has at most one constant, which costs u:
 
 where e and s are the root mean square error and scale error of the reference and the samples.
 
-A module with several operations may lose a constant in one of them and multiply this error in the next. Rows
-then share more than u. If a module alone exceeds this limit and neither norm's, the oracle therefore asks P
-other right programs (`parity.runners.oracle.programs`), whose rows share what rows of a program share. The
-bound is then at least factor(1, P + 1) times the root mean square scale error of reference and programs.
+Other right programs
+--------------------
+Rounding may lose a constant in one operation, in all rows, and a later one multiplies this error. Rows then
+share more than u. The oracle asks P other right programs (`parity.runners.oracle.programs`), whose rows share
+what rows of a program share, if a module alone exceeds the limit of its scale error and neither norm's, or if
+every module passes alone and a result inside the model fails. Programs take the place of the samples: err of
+each norm, and bound as factor(1, P + 1) * s, are at least theirs.
 
 Modules alone, modules inside the model
 ---------------------------------------

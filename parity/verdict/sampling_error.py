@@ -202,15 +202,19 @@ def shared_scale_error(reference: Distance, rows: float, samples: SampledErrors)
     return max(0.0, abs(reference.scale_error) - _scale_error_by_chance(reference, rows, samples))
 
 
-def scale_error_of_programs(reference: Distance, programs: SampledErrors) -> float:
-    """The scale error that one more program may have, whatever its rows share.
+def error_of_programs(reference: Distance, rows: float, programs: SampledErrors) -> Distance:
+    """The error that one more program may have by chance. The scale error is one number, whatever rows share.
 
     Args:
         reference: Error of the reference, which is one more program.
+        rows: Number of rows that carry the result.
         programs: Errors of other right programs.
     """
-    pooled = _pooled(reference.scale_error, programs.scale_error, programs.count)
-    return sampling_factor(1.0, programs.count + 1) * pooled
+    scale_error = _pooled(reference.scale_error, programs.scale_error, programs.count)
+    return replace(
+        expected_error(reference, rows, programs),
+        scale_error=sampling_factor(1.0, programs.count + 1) * scale_error,
+    )
 
 
 def _scale_error_by_chance(reference: Distance, rows: float, samples: SampledErrors) -> float:

@@ -83,8 +83,9 @@ class Standards:
             self._by_kind[isolated] = standard
         ties = (evidence.ties_isolated if isolated else evidence.ties).get(sampled_tap or tap, 0)
         verdict = standard.judge(port)
+        asks = verdict.exceeds_scale_alone if isolated else evidence.among_programs and not verdict.passed
         # Other programs make the oracle's own choices.
-        if isolated and not ties and verdict.exceeds_scale_alone and (programs := evidence.programs(tap)):
+        if asks and not ties and (programs := evidence.programs(tap, isolated)):
             verdict = standard.among(programs).judge(port)
         verdict = replace(verdict, ties=ties)
         lost = verdict.boundary / max(1, verdict.boundary + verdict.checked)

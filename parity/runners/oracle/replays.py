@@ -46,6 +46,7 @@ class Replays:
         self._weights, self._arrays = weights, arrays
         self._runners: tuple[ChoosingOracle, ChoosingReference] | None = None
         self._programs: ProgramOracle | None = None
+        self._whole_programs: Mapping[str, torch.Tensor] | None = None
 
     def runners(self) -> tuple[ChoosingOracle, ChoosingReference]:
         """The oracle and the reference, loaded once."""
@@ -91,26 +92,40 @@ class Replays:
         reference.recorded = oracle.recorded
         return Replay(oracle.recorded, tensors, reference.run_call(call, inputs, self._arrays()))
 
-    def programs(self, call: ModuleCall, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def programs(self, call: ModuleCall, inputs: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         """Results of other right programs for one call alone, (K, ...) by tap, under the oracle's choices.
 
         It is empty where a rounding changes which operations the call makes.
         """
+        with contextlib.suppress(DifferentChoices):
+            return _samples_by_tap(self._program_oracle().run_call(call, inputs, self._arrays()))
+        return {}
+
+    def whole_programs(self) -> Mapping[str, torch.Tensor]:
+        """As `programs`, of the whole model. It runs once."""
+        if self._whole_programs is None:
+            self._whole_programs = {}
+            with contextlib.suppress(DifferentChoices):
+                captured = self._program_oracle().run_tapped(self._arrays())
+                self._whole_programs = _samples_by_tap(captured.tensors)
+        return self._whole_programs
+
+    def _program_oracle(self) -> ProgramOracle:
         if self._programs is None:
             self._programs = ProgramOracle()
             self._programs.load(self._case, self._precision, self._weights())
         self._programs.recorded = None
-        try:
-            results = self._programs.run_call(call, inputs, self._arrays())
-        except DifferentChoices:
-            return {}
-        names = [*map(TapName.parse, results)]
-        return {str(name.of_tap()): results[str(name)] for name in names if name.samples}
+        return self._programs
 
     def _prepared(self, prescribed: Prescribed) -> tuple[ChoosingOracle, ChoosingReference]:
         oracle, reference = self.runners()
         oracle.recorded, oracle.prescribed = None, prescribed
         return oracle, reference
+
+
+def _samples_by_tap(results: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    names = [*map(TapName.parse, results)]
+    return {str(name.of_tap()): results[str(name)] for name in names if name.samples}
 
 
 @contextlib.contextmanager

@@ -149,6 +149,9 @@ class _Judging:
         for place in plan.others:
             batch = plan.inputs.batches[place]
             self._add(batch.name, CleanRun(case, precision, batch.inputs.arrays, weights, isolated=False))
+            # As in a plain run, modules run alone in a batch that fails.
+            if self.batches[batch.name][self._name].verdict == "FAIL":
+                self._add(batch.name, CleanRun(case, precision, batch.inputs.arrays, weights))
         rows = case.batch_size_of(plan.inputs.typical)
         self._most_further = most_further(rows)
         for further, times in enumerate(multiples(rows), start=1):
