@@ -19,7 +19,7 @@ from perf_model.products import ITEM_BYTES
 from perf_model.trace import Trace, trace
 from perf_model.workloads import Maker
 
-SEED_WARPS = 64
+NOTEBOOK_WARPS = 64
 """Largest number of warps of a multiprocessor, for the notebook's predictor."""
 
 
@@ -100,7 +100,7 @@ def notebook_seconds(point: Point, model: KernelModel) -> float:
         multiprocessors=ceilings.gpu.multiprocessors,
     )
     sizes = point.sizes
-    lookup = Lookup(sizes["batch"], sizes["rows"], 1, sizes["bag"], sizes["dim"], SEED_WARPS)
+    lookup = Lookup(sizes["batch"], sizes["rows"], 1, sizes["bag"], sizes["dim"], NOTEBOOK_WARPS)
     return forward_microseconds(lookup, gpu) / 1e6
 
 

@@ -6,13 +6,13 @@ import torch
 from parity.base.precision import PRECISIONS
 from parity.runners.oracle.programs import ProgramErrors, rounding_error
 from parity.runners.oracle.rounding import MOST_SAMPLES, Errors
-from parity.runners.oracle.sampling import rounding_samples
+from parity.runners.oracle.sampling import CHUNK_BYTES, rounding_samples
 from parity.verdict.bound import bound_for
 from parity.verdict.rule import Standard
 from parity.verdict.sampling_error import RoundingSamples
+from tests.parity.test_api_other_programs import WIDTH, Model, inputs
 
 BF16 = PRECISIONS["bf16"]
-ROWS, WIDTH = 900, 8
 
 
 @pytest.mark.parametrize("name", ["fp32", "fp16", "bf16"])
@@ -27,34 +27,32 @@ def test_an_infinite_number_has_no_error_of_rounding():
     assert rounding_error(torch.tensor([torch.inf, -torch.inf], dtype=torch.float64), BF16).tolist() == [0, 0]
 
 
-class LosesBias(torch.nn.Module):
-    """Small biases beside large sums, and differences behind them that multiply the biases' errors."""
+@pytest.mark.parametrize("together", [True, False])
+def test_a_program_rounds_a_whole_result_or_keeps_it(together):
+    """Samples in one pass and one by one."""
+    x = torch.rand(50, 3, generator=torch.Generator().manual_seed(1)).bfloat16().double()
+    largest = 1 if together else CHUNK_BYTES
+    samples = rounding_samples(
+        x.clone, lambda own: {"y": own / 3.0}, ["y"], BF16, MOST_SAMPLES, largest, errors_of=ProgramErrors
+    )["y"]
+    exact = x / 3.0
+    kept = [torch.equal(sample, exact) for sample in samples]
+    is_rounded = [torch.equal(sample, exact.bfloat16().double()) for sample in samples]
+    assert [a != b for a, b in zip(kept, is_rounded, strict=True)] == [True] * MOST_SAMPLES
+    assert MOST_SAMPLES / 4 < sum(kept) < 3 * MOST_SAMPLES / 4
 
-    def __init__(self) -> None:
-        super().__init__()
-        generator = torch.Generator().manual_seed(5)
-        self.inner = torch.nn.Linear(WIDTH, WIDTH)
-        self.outer = torch.nn.Linear(WIDTH, 1)
-        self.requires_grad_(False)
-        # Positive sums of about 3 to 4, with a step of 2^-6 in bf16, and biases of less than half of it.
-        self.inner.weight.copy_(torch.rand(WIDTH, WIDTH, generator=generator) / WIDTH + 0.4)
-        self.outer.weight.copy_(torch.rand(1, WIDTH, generator=generator) + 0.5)
-        self.outer.weight[0, ::2] *= -1.0
-        self.inner.bias.copy_(0.003 * self.outer.weight[0].sign())
-        self.outer.bias.copy_(torch.tensor([1.0]))
 
-    def forward(self, x: torch.Tensor, apart: bool = False) -> torch.Tensor:
-        inner = self.inner
-        hidden = (x @ inner.weight.T) + inner.bias if apart else inner(x)
-        return self.outer(hidden)
+def biased_apart(model: Model, x: torch.Tensor) -> torch.Tensor:
+    """The model's result where the inner layer rounds its sum before it adds the bias."""
+    return model.outer(x @ model.inner.weight.T + model.inner.bias)
 
 
 @pytest.fixture(scope="module")
 def sides():
     """The module in float64 and in bf16, and its input, whose numbers bf16 holds."""
-    model = LosesBias().bfloat16()
-    x = (0.9 + 0.2 * torch.rand(ROWS, WIDTH, generator=torch.Generator().manual_seed(6))).bfloat16()
-    wide = LosesBias().double()
+    model = Model().bfloat16()
+    x = inputs().bfloat16()
+    wide = Model().double()
     wide.load_state_dict(model.state_dict())
     return wide, model, x
 
@@ -76,7 +74,7 @@ def standard_of(sides):
 def test_an_error_that_all_rows_share_is_one_of_other_programs(sides):
     """The port adds the bias to a rounded sum, which loses it in every row."""
     wide, model, x = sides
-    standard, port = standard_of(sides), model(x, apart=True)
+    standard, port = standard_of(sides), biased_apart(model, x)
     alone = standard.judge(port)
     assert alone.exceeds_scale_alone
     assert not alone.passed
