@@ -309,7 +309,9 @@ def test_a_number_that_is_not_the_documents_would_be_seen():
     assert not same_but_for_rounding("| all | 4.93% |", "| big | 4.93% |")
 
 
-def test_the_program_refuses_a_folder_without_ceilings(tmp_path, capsys, monkeypatch):
+def test_the_program_refuses_a_file_without_ceilings(tmp_path, capsys, monkeypatch):
+    for name in ("points", "models"):
+        (tmp_path / f"{name}.json").touch()
     monkeypatch.setattr(sys, "argv", ["perf_model", str(tmp_path), "--ceilings", str(tmp_path / "gone.json")])
     assert program.main() == 2
     assert "gone.json: holds no ceilings" in capsys.readouterr().err
@@ -318,6 +320,7 @@ def test_the_program_refuses_a_folder_without_ceilings(tmp_path, capsys, monkeyp
 def test_the_program_refuses_another_gpus_points(tmp_path, capsys, monkeypatch):
     other = h200().gpu.model_copy(update={"name": "Other"})
     Measurements(other, {}, evaluation()[:2]).save(tmp_path / "points.json")
+    (tmp_path / "models.json").touch()
     known = ("--ceilings", str(FOLDER / "h200.json"), "--calibration", str(CALIBRATION))
     monkeypatch.setattr(sys, "argv", ["perf_model", str(tmp_path), *known])
     assert program.main() == 2
