@@ -1,4 +1,4 @@
-"""Other right programs for one module: the float64 oracle with roundings as programs make them.
+"""Other right programs of a module or a whole model: the float64 oracle with roundings as programs make them.
 
 Rounding samples (`parity.runners.oracle.rounding`) have independent errors in all rows. A program's errors
 need not be independent. Let s be a rounded sum on a grid of step g, and b a bias below g / 2. Rounding s + b
