@@ -12,8 +12,9 @@ import torch
 from cases.configured import ConfiguredCase
 from cases.dlrm import inputs as dlrm_inputs
 from cases.dlrm import plan as dlrm_plan
+from cases.dlrm.code_rows import with_code_rows
 from cases.dlrm.inputs import has_weights, index_name, weight_name
-from cases.dlrm.weight_scales import scale_of_rows, weight_scale
+from cases.dlrm.weight_scales import weight_scale
 from parity.base.precision import Precision
 from parity.base.task import Task
 from parity.case import Arrays, Batches, Matrix, PlannedBatch
@@ -91,11 +92,12 @@ class DLRMCase(ConfiguredCase):
             for table, path in enumerate(self.model.tables())
         }
 
-    def weight_scale(self, name: str, parameter: torch.Tensor) -> float | torch.Tensor | None:
-        scale = weight_scale(name, parameter, self.input.logit_scale)
+    def weight_scale(self, name: str, parameter: torch.Tensor) -> float | None:
+        return weight_scale(name, parameter, self.input.logit_scale)
+
+    def initial_values(self, name: str, own: torch.Tensor) -> torch.Tensor | None:
         scheme = self.model.schemes.get(name.removesuffix(".weight"))
-        is_table = scheme is not None and scheme.is_of_tables
-        return scale_of_rows(scale, len(parameter)) if scale and is_table else scale
+        return with_code_rows(own) if scheme is not None and scheme.is_of_tables else None
 
     def batch_size_of(self, arrays: Arrays) -> int:
         return arrays["counts"].shape[0]

@@ -9,7 +9,7 @@ For tables of D columns:
   `logit_scale`, with which powers of logits are beyond float16. Biases have 0.3, a third of the values before
   the addition.
 * Pooling weights: 1.
-* Tables in codes: the first rows are tiny, so that the rule of codes shows all of its parts.
+* Tables in codes: `cases.dlrm.code_rows` replaces the first rows.
 * Scales of quantisers: 1, which a calibration replaces.
 """
 
@@ -19,8 +19,6 @@ import math
 
 import torch
 
-SMALL_ROWS = 1e-8, 1e-7
-"""Sizes of the first rows of a table in codes, as small as the numbers that rules have for constant rows."""
 _LOG_COUNTS_RMS = 5.0
 """Root mean square of the logarithms of synthetic counts."""
 
@@ -45,11 +43,3 @@ def weight_scale(name: str, parameter: torch.Tensor, logit_scale: float = 1.0) -
             return logit_scale / math.sqrt(inputs)
         return math.sqrt(2.0 / inputs) / (_LOG_COUNTS_RMS if name == "bot_l.0.weight" else 1.0)
     return None
-
-
-def scale_of_rows(scale: float, rows: int) -> torch.Tensor:
-    """(N, 1) standard deviations of a table in codes."""
-    scales = torch.full((rows, 1), scale)
-    small = torch.tensor(SMALL_ROWS)[: rows - 1, None]
-    scales[: len(small)] = small
-    return scales

@@ -80,7 +80,7 @@ class DenseDLRMv3(ConfiguredCase):
         scale = weight_scale(name, parameter)
         return scale_of_tasks(scale, len(parameter), self.input.logit_scale) if is_of_logits(name) else scale
 
-    def initial_buffer(self, name: str, own: torch.Tensor) -> torch.Tensor | None:
+    def initial_values(self, name: str, own: torch.Tensor) -> torch.Tensor | None:
         # The bits come with a checkpoint. In the constructor's order, a port may take the configuration's.
         return own.flip(0) if name.endswith("._combined_action_weights") else None
 

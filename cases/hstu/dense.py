@@ -124,7 +124,7 @@ class DenseHSTU(ConfiguredCase):
     def weight_scale(self, name: str, parameter: torch.Tensor) -> float | None:
         return weight_scale(name, parameter, self.input.bias_scale, self.input.stream_scale)
 
-    def initial_buffer(self, name: str, own: torch.Tensor) -> torch.Tensor | None:
+    def initial_values(self, name: str, own: torch.Tensor) -> torch.Tensor | None:
         if not name.endswith("._item_id_to_category_id"):
             return None
         generator = torch.Generator().manual_seed(self.seed)

@@ -137,12 +137,12 @@ def scale_of(case: Case, name: str, parameter: torch.Tensor) -> float | torch.Te
     )
 
 
-def buffer_of(case: Case, name: str, own: torch.Tensor) -> torch.Tensor | None:
-    """The case's values of a buffer. Raises `UserError` where they do not fit it."""
+def values_of(case: Case, name: str, own: torch.Tensor) -> torch.Tensor | None:
+    """The case's values of a parameter or a buffer. Raises `UserError` where they do not fit it."""
     return _call(
         case,
-        "initial_buffer",
-        lambda: case.initial_buffer(name, own),
+        "initial_values",
+        lambda: case.initial_values(name, own),
         lambda values: values is None or _fits(values, own),
         f"return a tensor of shape {tuple(own.shape)} and type {dtype_name(own.dtype)} for {name}, or None",
     )

@@ -252,15 +252,17 @@ class Case(Pairing, Incremental, Cached, Quantised, Recorded, abc.ABC):
         """
         return None
 
-    def initial_buffer(self, name: str, own: torch.Tensor) -> torch.Tensor | None:
-        """Values of a buffer that come with a checkpoint, such as a map of items to categories.
+    def initial_values(self, name: str, own: torch.Tensor) -> torch.Tensor | None:
+        """Values of a parameter or a buffer in place of those that it has otherwise; None to keep them.
 
-        None for the values that it has otherwise. Draw others from `seed`.
+        For values that come with a checkpoint, such as a map of items to categories, and for numbers that a
+        normal distribution never has, such as a row of a table with equal numbers. Draw from `seed`.
 
         Args:
             name: Its name in the reference's state dict.
-            own: The values that it has otherwise: of a norm's statistic drawn ones, else those of the
-                constructor, which a port may make itself. They give shape and type.
+            own: The values that it has otherwise, on the CPU: of a parameter, or a norm's statistic, drawn
+                ones; of another buffer those of the constructor, which a port may make itself. They give
+                shape and type. The method may change them in place and return them.
         """
         return None
 

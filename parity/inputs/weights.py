@@ -23,7 +23,7 @@ from parity.base.files import parse_json, write_new
 from parity.base.memory import require
 from parity.base.precision import dtype_name
 from parity.case import Case
-from parity.case.contract import buffer_of, scale_of
+from parity.case.contract import scale_of, values_of
 from parity.case.pairing import require_fitting
 from parity.case.plain_models import in_place_of_model, require_plain
 from parity.case.users_code import of_case
@@ -34,7 +34,7 @@ SCHEMA = "parity.weights/1"
 _TENSORS, _MANIFEST = "weights.safetensors", "manifest.json"
 
 WeightScale = Callable[[str, torch.Tensor], float | torch.Tensor | None]
-InitialBuffer = Callable[[str, torch.Tensor], torch.Tensor | None]
+InitialValues = Callable[[str, torch.Tensor], torch.Tensor | None]
 
 
 def built_reference(case: Case) -> torch.nn.Module:
@@ -79,8 +79,8 @@ def case_weights(
         weights, source = own_weights(model), "the model's own"
     else:
         # Scales may follow the schemes, which the case without quantisation does not have.
-        scale, buffer = (functools.partial(values, case) for values in (scale_of, buffer_of))
-        weights, source = initial_weights(model, plain.seed, scale, buffer), f"initial, seed {plain.seed}"
+        scale, values = (functools.partial(hook, case) for hook in (scale_of, values_of))
+        weights, source = initial_weights(model, plain.seed, scale, values), f"initial, seed {plain.seed}"
     if not needs_scales:
         return weights, source
     calibrated = "" if checkpoint is None else ", with scales of a calibration"
@@ -91,20 +91,20 @@ def initial_weights(
     model: torch.nn.Module,
     seed: int,
     weight_scale: WeightScale | None = None,
-    initial_buffer: InitialBuffer = lambda name, own: None,
+    initial_values: InitialValues = lambda name, own: None,
 ) -> dict[str, torch.Tensor]:
     """Weights with which every module of the model shows in its output.
 
     Normal, with the scale of each parameter's role and shape (`parity.inputs.weight_scales`). The row of a
     padding id is drawn like any other: masks have to remove it. Buffers keep their values, but for statistics
-    of norms and those of `initial_buffer`. Each tensor has its own stream of random numbers, from `seed` and
-    its name. A new parameter therefore changes no other.
+    of norms. `initial_values` replaces either. Each tensor has its own stream of random numbers, from `seed`
+    and its name. A new parameter therefore changes no other.
 
     Args:
         model: A model on any device.
         seed: 0 or more.
         weight_scale: Scales in place of those by role, see `Case.weight_scale`.
-        initial_buffer: See `Case.initial_buffer`.
+        initial_values: See `Case.initial_values`.
 
     Returns:
         A state dict, contiguous, on the CPU; parameters in float32.
@@ -117,9 +117,7 @@ def initial_weights(
         if shared != name:
             weights[name] = weights[shared].clone()
             continue
-        own = _initial_buffer(name, buffer, seed)
-        given = initial_buffer(name, own)
-        weights[name] = own if given is None else given.detach().cpu().clone()
+        weights[name] = _chosen(initial_values, name, _initial_buffer(name, buffer, seed))
     for name, parameter in model.named_parameters(remove_duplicate=False):
         if first.setdefault(id(parameter), name) != name:
             weights[name] = weights[first[id(parameter)]].clone()
@@ -132,12 +130,18 @@ def initial_weights(
         shape = tuple(parameter.shape) or (1,)
         if parameter.is_complex():
             shape = (*shape, 2)
-        values = _normal(name, shape, seed)
-        weights[name] = torch.from_numpy(values * np.float32(scale))
+        own = torch.from_numpy(_normal(name, shape, seed) * np.float32(scale))
         if parameter.is_complex():
-            weights[name] = torch.view_as_complex(weights[name])
+            own = torch.view_as_complex(own)
+        weights[name] = _chosen(initial_values, name, own.reshape(parameter.shape))
     state = model.state_dict()
     return {name: _stored(weights[name].reshape(tensor.shape)) for name, tensor in state.items()}
+
+
+def _chosen(initial_values: InitialValues, name: str, own: torch.Tensor) -> torch.Tensor:
+    """The values of `initial_values` on the CPU, or a tensor's own in place of None."""
+    given = initial_values(name, own)
+    return own if given is None else given.detach().cpu().clone()
 
 
 def _initial_buffer(name: str, buffer: torch.Tensor, seed: int) -> torch.Tensor:

@@ -96,6 +96,8 @@ def _mask(*shape: int, dtype=bool):
         ("weight_scale", lambda self, name, parameter: -1.0, "weight_scale: -1.0"),
         ("weight_scale", lambda self, name, parameter: float("nan"), "weight_scale: nan"),
         ("weight_scale", lambda self, name, parameter: -parameter.abs(), "weight_scale: "),
+        ("initial_values", lambda self, name, own: own.double(), "initial_values: "),
+        ("initial_values", lambda self, name, own: own[:1], "initial_values: "),
         ("plan", lambda self: [{"x": np.zeros((2, WIDTH))}], "plan: a dict"),
     ],
 )
@@ -324,6 +326,7 @@ def test_results_that_fit():
     methods = {
         "valid_rows": _mask(ROWS, WIDTH),
         "weight_scale": lambda self, name, parameter: torch.ones_like(parameter),
+        "initial_values": lambda self, name, own: own.mul_(2.0),
         "boundaries": lambda self: {"Linear": lambda x: np.zeros((ROWS, 3), bool)},
         "plan": lambda self: iter(()),
         "rows": lambda self, arrays, rows: None,

@@ -6,6 +6,7 @@ import nvtripy as tp
 import pytest
 import torch
 
+from cases.dlrm.code_rows import with_code_rows
 from reference.int4_embedding_bags import ZERO, Int4EmbeddingBag, Int4Rows
 from tripy_port import int4_embedding_bags as port
 
@@ -22,6 +23,8 @@ TABLES = {
     # The low end is rounded up, so that the range is negative.
     "equal numbers": torch.full((3, 8), 0.3),
     "zeros": torch.zeros(2, 6),
+    # Codes leave 0 to 15 before they are clamped.
+    "rows of cases": with_code_rows(drawn()),
 }
 
 

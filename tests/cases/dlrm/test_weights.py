@@ -6,12 +6,16 @@ import pytest
 import torch
 
 import configs
+from cases.dlrm.code_rows import ENDS, with_code_rows
 from cases.shipped import load_case
 from parity.base.trees import map_tree
 from parity.capture.torch_hooks import tapped
 from parity.inputs import weights
 from parity.inputs.arrays import make_inputs
+from reference.int4_embedding_bags import Int4Rows
+from reference.int8_embedding_bags import Int8Rows
 
+PRECISIONS = {name: getattr(torch, name) for name in ("float32", "float16", "bfloat16")}
 CASES = [name for name in configs.list_cases() if configs.load_case(name).family in ("dlrm", "lecture_dlrm")]
 
 
@@ -81,12 +85,62 @@ def test_the_longest_sum_of_a_table_is_its_longest_bag(offsets, weighted, longes
     assert capture.longest_sums["0"] == longest
 
 
-def test_tables_in_codes_have_tiny_rows_beside_layers_in_codes_too():
+def _tables_in_codes():
+    """Float32 tables of the shipped cases, by the type of their codes."""
+    tables = {"int8": [], "int4": []}
+    for name in ("dlrm_tiny_quantised", "dlrm_tiny_int8"):
+        case = load_case(name)
+        initial, _ = weights.case_weights(case)
+        for path, scheme in case.model.schemes.items():
+            if scheme.is_of_tables:
+                tables[scheme.numbers].append(pytest.param(initial[f"{path}.weight"], id=f"{name}-{path}"))
+    return tables
+
+
+IN_CODES = _tables_in_codes()
+
+
+def _ends(codes_ND):
+    return codes_ND.min().item(), codes_ND.max().item()
+
+
+@pytest.mark.parametrize("table_ND", IN_CODES["int8"] + IN_CODES["int4"])
+def test_tables_in_codes_have_rows_of_tiny_numbers_and_of_equal_ones(table_ND):
     """A rule of codes divides by the range of a row, which a constant row does not have."""
-    case = load_case("dlrm_tiny_quantised")
-    initial, _ = weights.case_weights(case)
-    tables = [path for path, scheme in case.model.schemes.items() if scheme.is_of_tables]
-    assert tables
-    for path in tables:
-        rows = initial[f"{path}.weight"].abs().amax(dim=1)
-        assert rows[0] < 1e-7 < 1e-2 < rows[2]
+    sizes, ranges = table_ND.abs().amax(1), table_ND.amax(1) - table_ND.amin(1)
+    assert sizes.min() < 1e-7
+    assert (ranges[sizes > 1] == 0).any()
+    assert (ranges > 1e-2).sum() >= len(table_ND) / 2
+
+
+@pytest.mark.parametrize("table_ND", IN_CODES["int4"])
+@pytest.mark.parametrize("dtype", PRECISIONS.values(), ids=PRECISIONS)
+def test_codes_in_4_bits_leave_their_range_before_they_are_clamped(monkeypatch, table_ND, dtype):
+    unclamped = []
+    monkeypatch.setattr(torch.Tensor, "clamp", lambda codes, *ends: unclamped.append(codes) or codes)
+    Int4Rows(table_ND.shape[1])(table_ND.to(dtype))
+    least, greatest = _ends(*unclamped)
+    assert greatest > 15
+    # Numbers of half types have no least number that half precision rounds up by more than half a step.
+    assert (least < 0) is (dtype is torch.float32)
+
+
+@pytest.mark.parametrize("table_ND", IN_CODES["int8"] + IN_CODES["int4"])
+@pytest.mark.parametrize("scale", [1e-8, 1e-3, 1.0, 1e5])
+def test_codes_in_8_bits_need_no_clamp(monkeypatch, table_ND, scale):
+    unclamped = []
+    monkeypatch.setattr(torch.Tensor, "clamp", lambda codes, *ends: unclamped.append(codes) or codes)
+    Int8Rows()(table_ND * scale)
+    least, greatest = _ends(*unclamped)
+    assert -128 <= least < greatest <= 127
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2, 5, 100])
+@pytest.mark.parametrize("columns", [1, 3])
+def test_half_of_a_small_table_stays_as_it_is(rows, columns):
+    table_ND = torch.randn(rows, columns)
+    replaced = with_code_rows(table_ND.clone())
+    is_same = (replaced == table_ND).all(1)
+    assert is_same.sum() >= rows / 2
+    assert replaced.isfinite().all()
+    assert not is_same[: min(rows // 2, len(ENDS))].any()

@@ -128,7 +128,7 @@ class Computed(OfCategories):
 
 
 def _of_a_checkpoint(values):
-    return {"initial_buffer": lambda self, name, made: values if name == "category" else None}
+    return {"initial_values": lambda self, name, made: values if name == "category" else None}
 
 
 @pytest.mark.parametrize(
@@ -150,5 +150,5 @@ def test_a_buffer_of_a_checkpoint_is_read_by_a_right_port_alone(case, passes):
 @pytest.mark.parametrize("values", [torch.zeros(ITEMS), torch.zeros(3, dtype=torch.int64), [0] * ITEMS])
 def test_a_buffer_of_another_shape_or_type_is_refused(values):
     case = type("Wrong", (OfCategories,), _of_a_checkpoint(values))()
-    with pytest.raises(parity.UserError, match="initial_buffer: .*shape .12,. and type int64 for category"):
+    with pytest.raises(parity.UserError, match="initial_values: .*shape .12,. and type int64 for category"):
         parity.check(case, ("fp32",))

@@ -126,6 +126,34 @@ def test_initial_weights_are_a_whole_state_dict_of_the_seed():
     assert (first["_embedding_module._item_emb.weight"][0] != 0).all()
 
 
+def test_values_of_a_case_replace_drawn_ones():
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = torch.nn.Embedding(5, 4)
+            self.tied = torch.nn.Linear(4, 5)
+            self.tied.weight = self.table.weight
+            self.turn = torch.nn.Parameter(torch.empty(2, 3, dtype=torch.complex64))
+            self.register_buffer("places", torch.arange(3))
+
+    def with_a_constant_row(name, own):
+        assert name != "tied.weight"
+        if name == "tied.bias":
+            return None
+        if name == "table.weight":
+            own[1] = 0.25
+            return own
+        return own + 1
+
+    own, changed = (weights.initial_weights(Model(), 0, None, *hook) for hook in ((), (with_a_constant_row,)))
+    assert (changed["table.weight"][1] == 0.25).all()
+    assert torch.equal(changed["table.weight"][2:], own["table.weight"][2:])
+    assert torch.equal(changed["tied.weight"], changed["table.weight"])
+    assert torch.equal(changed["tied.bias"], own["tied.bias"])
+    assert torch.equal(changed["turn"], own["turn"] + 1)
+    assert torch.equal(changed["places"], own["places"] + 1)
+
+
 def test_a_deeper_model_keeps_the_values_of_the_common_layers():
     case = configs.load_case("hstu_tiny")
     deeper = case.model.model_copy(update={"num_blocks": 5})

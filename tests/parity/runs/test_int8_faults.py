@@ -11,7 +11,7 @@ from tests.parity.case_runs import bench_of, on_bench
 CASE = "dlrm_tiny_int8"
 EDITS = {edit.detail: edit for edit in handwritten(ROOT / "cases/faults/int8_rows.yaml")}
 NOT_ASKED = ("codes_round_half_up", "codes_do_not_saturate")
-"""No number of the drawn tables lies at a tie, and the rule's largest code is the type's: no bit changes."""
+"""No number of the drawn tables lies at a tie, and no row's code leaves the type's range: no bit changes."""
 
 pytestmark = [
     pytest.mark.usefixtures("without_call_stacks"),

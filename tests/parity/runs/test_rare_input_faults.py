@@ -61,6 +61,13 @@ ASKED_BY = {
     ("hstu_tiny_positional", "fp32"): ("pointwise_attention_always_activates_the_projection",),
     ("dlrm_tiny_qr", "fp32"): ("weights_enter_one_side_of_a_product_of_bags",),
     ("dlrm_tiny_int8", "fp32"): ("a_table_in_8_bits_loses_the_weights_of_a_request",),
+    ("dlrm_tiny_quantised", "fp32"): (
+        "codes_in_4_bits_have_no_lower_bound",
+        "codes_in_4_bits_have_no_upper_bound",
+        "a_range_of_codes_in_4_bits_is_never_negative",
+    ),
+    ("dlrm_tiny_quantised", "fp16"): ("codes_in_4_bits_have_no_upper_bound",),
+    ("dlrm_tiny_quantised", "bf16"): ("codes_in_4_bits_have_no_upper_bound",),
     ("dlrm_tiny_weighted", "fp32"): (
         "weights_of_a_request_replace_the_learned_ones",
         "learned_weights_of_the_first_table_serve_all_tables",
