@@ -130,10 +130,11 @@ def initial_weights(
         shape = tuple(parameter.shape) or (1,)
         if parameter.is_complex():
             shape = (*shape, 2)
-        own = torch.from_numpy(_normal(name, shape, seed) * np.float32(scale))
+        values = _normal(name, shape, seed)
+        weights[name] = torch.from_numpy(values * np.float32(scale))
         if parameter.is_complex():
-            own = torch.view_as_complex(own)
-        weights[name] = _chosen(initial_values, name, own.reshape(parameter.shape))
+            weights[name] = torch.view_as_complex(weights[name])
+        weights[name] = _chosen(initial_values, name, weights[name].reshape(parameter.shape))
     state = model.state_dict()
     return {name: _stored(weights[name].reshape(tensor.shape)) for name, tensor in state.items()}
 
