@@ -41,7 +41,12 @@ from parity.verdict.evidence import Evidence, Results, shape_of
 from parity.verdict.flips import row_mask, rows_left_out
 from parity.verdict.forms_of_values import in_forms
 from parity.verdict.judgement import MODEL_OUTPUT, CallJudgement, Diagnosis, TapJudgement
-from parity.verdict.padding import first_padding_leak, in_front_of_leak, through_padding
+from parity.verdict.padding import (
+    first_padding_leak,
+    in_front_of_leak,
+    inside_through_padding,
+    through_padding,
+)
 from parity.verdict.rule import Verdict, failure
 from parity.verdict.small_numbers import among_small_numbers
 from parity.verdict.standards import Standards, nothing_left
@@ -260,6 +265,7 @@ def _compared(
     diagnosis = diagnose(taps, checks, leak, calls, evidence.entry, tolerated)
     if diagnosis.kind in ("module", "amplification", "between"):
         diagnosis = through_padding(evidence, results, taps, diagnosis)
+        diagnosis = inside_through_padding(evidence, results, taps, calls, diagnosis)
         diagnosis = among_small_numbers(evidence, results, taps, diagnosis)
     diagnosis = in_front_of_leak(evidence, results, leak, diagnosis)
     diagnosis = in_appends(evidence, results, diagnosis)

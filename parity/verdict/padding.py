@@ -2,12 +2,12 @@
 
 Padding does not count as a difference by itself. Where every module is right alone and receives the right
 arguments, an error beyond half of the digits has one way left into a module: positions that the mask leaves
-out, though the model reads them.
+out, though the model reads them. The same holds inside a module that fails alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -21,7 +21,7 @@ from parity.verdict.argument_judge import Excluded
 from parity.verdict.arguments import judge_arguments
 from parity.verdict.diagnosis import all_right_alone, argument_of
 from parity.verdict.evidence import Evidence, Results
-from parity.verdict.judgement import Diagnosis, TapJudgement
+from parity.verdict.judgement import ArgumentDifference, CallJudgement, Diagnosis, TapJudgement
 from parity.verdict.tolerance import Tolerated
 
 
@@ -142,23 +142,114 @@ def through_padding(
     right = failed if diagnosis.kind == "amplification" else _right_around(taps, failed, diagnosis)
     if right is None or not verdict.loses_half_of_digits:
         return diagnosis
-    own = calls_around(evidence.reference, right.tap)
-    around = {call: _without_origins(received) for call, received in own.items()}
+    found = _first_in_padding(evidence, results, calls_around(evidence.reference, right.tap))
+    if found is None:
+        return diagnosis
+    effect = all_right_alone(taps) if right is failed else f"{right.path} passes on its own"
+    return _made_by_code(
+        evidence, *found, right.tap, "padding", f"{effect}, and no other difference reaches {right.path}"
+    )
+
+
+def inside_through_padding(
+    evidence: Evidence,
+    results: Results,
+    taps: Sequence[TapJudgement],
+    calls: Sequence[CallJudgement],
+    diagnosis: Diagnosis,
+) -> Diagnosis:
+    """The diagnosis of a module that fails alone, with the padding that carries the error inside it.
+
+    The first wrong result inside is that of a module that is right alone and receives right arguments. The
+    padding of one of them differs. A module inside whose result this is, and whose own arguments are right
+    in their padding, too, computes it: it is at fault. Otherwise the code around makes the argument.
+
+    It is the given diagnosis where an argument is known to be wrong, rounding may be the cause, or no padding
+    differs.
+
+    Args:
+        evidence: The basis of the verdicts.
+        results: The port's results.
+        taps: The judgements on all results.
+        calls: The calls with other arguments than the reference's, the padding left out.
+        diagnosis: The diagnosis so far.
+    """
+    outer = TapName.parse(diagnosis.tap)
+    if diagnosis.kind != "module" or diagnosis.argument or outer.appends:
+        return diagnosis
+    within = [tap for tap in taps if TapName.parse(tap.tap).phase is outer.phase and _is_in(tap, outer.path)]
+    wrong = (tap for tap in within if tap.accumulated is not None and not tap.accumulated.passed)
+    first = next(wrong, None)
+    if first is None or first.isolated is None or not first.isolated.passed:
+        return diagnosis
+    around = calls_around(evidence.reference, first.tap)
+    around = {call: own for call, own in around.items() if call.startswith(f"{outer.path}.")}
+    assert first.accumulated is not None
+    known = any(call.call in around and call.wrong for call in calls)
+    if known or not first.accumulated.loses_half_of_digits:
+        return diagnosis
+    found = _first_in_padding(evidence, results, around)
+    if found is None:
+        return diagnosis
+    effect = f"{first.path} passes on its own, and no other difference reaches it"
+    while True:
+        call, argument = found
+        receives = f"{call.call} receives another {argument.name} in its padding: {argument.text}"
+        maker = _maker(evidence, results, call, argument)
+        own = next((tap for tap in within if tap.tap == maker), None)
+        if own is None:
+            break
+        # A call before it may receive the other padding already.
+        earlier = _first_in_padding(evidence, results, _call_of(evidence, maker))
+        if earlier is None:
+            text = f"{own.path} ({own.kind}) makes another result in its padding: {receives}; {effect}"
+            return Diagnosis("module", maker, text, explanation=argument.explanation)
+        found = earlier
+    code = f"the code of {call.parent} makes the argument"
+    # The module's own result tells the cause.
+    return replace(
+        diagnosis,
+        text=f"{diagnosis.text}; inside, {receives}; {effect}; {code}",
+        code=call.parent,
+        argument=argument_of(call.call, argument.name),
+    )
+
+
+def _is_in(tap: TapJudgement, path: str) -> bool:
+    return tap.path.startswith(f"{path}.")
+
+
+def _maker(
+    evidence: Evidence, results: Results, call: CallJudgement, argument: ArgumentDifference
+) -> str:
+    """The result that both sides pass on as an argument; empty for another tensor."""
+    theirs, ours = (
+        _argument(run, call.call, argument.name) for run in (evidence.reference, results.received)
+    )
+    if theirs is None or ours is None or theirs.origin != ours.origin:
+        return ""
+    return theirs.origin if theirs.origin in evidence.reference.tensors else ""
+
+
+def _call_of(evidence: Evidence, tap: str) -> dict[str, Received]:
+    """The call that returns a tap, with the reference's arguments; empty if they are not known."""
+    call = str(TapName.parse(tap).module_call)
+    received = evidence.reference.arguments.get(call)
+    return {} if received is None else {call: received}
+
+
+def _first_in_padding(
+    evidence: Evidence, results: Results, calls: Mapping[str, Received]
+) -> tuple[CallJudgement, ArgumentDifference] | None:
+    """The first argument of calls that is wrong in its padding; None without one."""
+    around = {call: _without_origins(received) for call, received in calls.items()}
 
     def counts(tensor: torch.Tensor) -> np.ndarray:
         mask = evidence.mask(tuple(tensor.shape))
         return np.ones(tensor.shape, dtype=bool) if mask is None else mask
 
-    effect = all_right_alone(taps) if right is failed else f"{right.path} passes on its own"
-    found = wrong_in_part(
-        replace(evidence, reference=replace(evidence.reference, arguments=around), valid={}),
-        results,
-        counts,
-        right.tap,
-        "padding",
-        f"{effect}, and no other difference reaches {right.path}",
-    )
-    return found or diagnosis
+    reference = replace(evidence.reference, arguments=around)
+    return _first_in_part(replace(evidence, reference=reference, valid={}), results, counts)
 
 
 def wrong_in_part(
@@ -174,6 +265,14 @@ def wrong_in_part(
         part: The part, in words.
         effect: What is known of the modules, in words.
     """
+    found = _first_in_part(evidence, results, excluded)
+    return None if found is None else _made_by_code(evidence, *found, tap, part, effect)
+
+
+def _first_in_part(
+    evidence: Evidence, results: Results, excluded: Excluded
+) -> tuple[CallJudgement, ArgumentDifference] | None:
+    """The first argument that is wrong in a part of its elements, with its call; None without one."""
     calls = judge_arguments(
         evidence,
         results,
@@ -185,16 +284,23 @@ def wrong_in_part(
     for call in calls:
         wrong = call.wrong
         if wrong is not None and wrong.kind == "value" and wrong.failed is not None:
-            return Diagnosis(
-                "between",
-                tap,
-                f"{call.call} receives another {wrong.name} in its {part}: {wrong.text}; {effect}; "
-                f"the code of {call.parent or evidence.entry} makes the argument",
-                explanation=wrong.explanation,
-                code=call.parent,
-                argument=argument_of(call.call, wrong.name),
-            )
+            return call, wrong
     return None
+
+
+def _made_by_code(
+    evidence: Evidence, call: CallJudgement, wrong: ArgumentDifference, tap: str, part: str, effect: str
+) -> Diagnosis:
+    """The diagnosis of code that makes an argument which is wrong in a part."""
+    return Diagnosis(
+        "between",
+        tap,
+        f"{call.call} receives another {wrong.name} in its {part}: {wrong.text}; {effect}; "
+        f"the code of {call.parent or evidence.entry} makes the argument",
+        explanation=wrong.explanation,
+        code=call.parent,
+        argument=argument_of(call.call, wrong.name),
+    )
 
 
 def _right_around(
