@@ -165,8 +165,8 @@ def other_form(evidence: Evidence, results: Results, call: ModuleCall, fails_alo
     received, port = (side.arguments.get(call.tap) for side in (evidence.reference, results.received))
     has_result = any(output in results.tapped for output in call.outputs)
     raises = call.tap in results.isolated_problems
-    if raises and port is None and not call.appends:
-        # A port may join calls into fewer.
+    if (raises or fails_alone) and port is None and not call.appends:
+        # A port may join calls into fewer, or lack one.
         arguments = results.received.arguments
         port = next((arguments[tap] for tap in arguments if TapName.parse(tap).path == call.path), None)
         has_result = port is not None

@@ -288,8 +288,13 @@ def _first_inside(taps: Sequence[TapJudgement], failed: TapJudgement) -> str:
     """The result that differs first, in words, if it is one of a module inside that does not run alone."""
     wrong = (tap for tap in taps if tap.accumulated is not None and not tap.accumulated.passed)
     first = next(wrong, failed)
-    is_inside = first.isolated is None and first.path.startswith(f"{failed.path}.")
-    return f"; inside, {first.tap} is the first result that differs" if is_inside else ""
+    if first.isolated is not None or not first.path.startswith(f"{failed.path}."):
+        return ""
+    assert first.accumulated is not None
+    if first.accumulated.reason.startswith(NO_CALL):
+        absent, reason = _outermost_absent(taps, first, first.accumulated)
+        return f"; inside, {absent.tap} is {reason}"
+    return f"; inside, {first.tap} is the first result that differs"
 
 
 def _nearest_inside(taps: Sequence[TapJudgement], failed: TapJudgement) -> str:

@@ -85,6 +85,16 @@ def test_the_first_wrong_result_inside_a_module_is_told_if_it_has_no_verdict_alo
         assert diagnose([first, norm, failed], {}, "").text == text
 
 
+def test_a_missing_call_inside_a_wrong_module_is_told_with_both_numbers_of_calls():
+    missing = replace(MISSING, reason="missing: the port calls it once, the reference 2 times")
+    inner = replace(tap("block.a.conv@1", isolated=None, accumulated=missing), path="block.a.conv")
+    outer = replace(tap("block.a@1", isolated=None, accumulated=missing), path="block.a")
+    failed = tap("block", "Block", isolated=verdict(2 * CLOSE), accumulated=FAIL)
+    text = diagnose([GOOD, inner, outer, failed], {}, "").text
+    told = "; inside, block.a@1 is missing: the port calls it once, the reference 2 times"
+    assert text.endswith(f"exceeds{told}")
+
+
 def test_a_module_without_a_verdict_alone_does_not_diverge():
     failed = failure(f"3 NaN; {NO_VERDICT}", bound_for(PRECISIONS["fp32"], 1))
     text = diagnose([GOOD, tap("block", "Block", isolated=failed)], {}, "").text
