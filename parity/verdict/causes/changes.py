@@ -339,7 +339,7 @@ def _constants(operation: Operation) -> Iterator[Change]:
         is_term = operation.name in ("add", "sub") and name == "other" and not is_tensor
         if is_term and constant and not 0 < constant <= LARGEST_EPSILON:
             yield changed(f"without the term {constant:.6g} in {operation.words}", {name: 0})
-        for other in (*_rounded(float(constant)), *_neighbours(operation, constant)):
+        for other in (*_rounded(float(constant)), *_neighbours(operation, name, constant)):
             text = f"with the constant {other:.8g} in place of {constant:.8g} in {operation.words}"
             yield changed(text, {name: torch.full_like(value, other) if is_tensor else other})
 
@@ -354,13 +354,14 @@ def _is_step(operation: Operation, name: str) -> bool:
     return operation.name == "mul" and (name == "other" or has_axes)
 
 
-def _neighbours(operation: Operation, constant: float) -> tuple[int, ...]:
-    """The next integers, of a constant of integers: a bound or an offset may be one off."""
+def _neighbours(operation: Operation, name: str, constant: float) -> tuple[int, ...]:
+    """The next integers, of a constant of integers, a divisor or a power: each may be one off."""
     of_integers = not any(
         isinstance(value, torch.Tensor) and (value.dtype.is_floating_point or value.is_complex())
         for value in operation.named().values()
     )
-    return (int(constant) - 1, int(constant) + 1) if of_integers and isinstance(constant, int) else ()
+    is_count = (operation.name, name) in (("div", "other"), ("pow", "exponent"))
+    return (constant - 1, constant + 1) if isinstance(constant, int) and (of_integers or is_count) else ()
 
 
 def _rounded(constant: float) -> list[float]:

@@ -461,6 +461,15 @@ def test_a_constant_of_integers_may_be_one_off():
     assert words(2, "clamp_max") not in tried(aten.clamp_max.default, X, 3)
 
 
+def test_a_whole_divisor_or_power_of_numbers_may_be_one_off():
+    words = "with the constant {} in place of 3 in {}".format
+    for function, name in ((aten.div.Tensor, "div"), (aten.pow.Tensor_Scalar, "pow")):
+        results = tried(function, X, 3)
+        for other in (2, 4):
+            torch.testing.assert_close(results[words(other, name)], function(X, other))
+        assert words(2, name) not in tried(function, X, 3.5)
+
+
 def test_the_factors_of_a_product_are_those_of_its_widths_and_of_the_heads_of_several():
     def widths(left, right):
         return {
