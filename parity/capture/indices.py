@@ -90,7 +90,7 @@ def _parts(array: np.ndarray, indices: np.ndarray) -> Iterator[tuple[np.ndarray,
 
 
 def index_outside(func: Any, args: tuple, kwargs: Mapping[str, Any], path: str) -> IndexOutside | None:
-    """The error of an operation that raises, if one of its indices is outside.
+    """The error of an operation that has an index outside; None if it has none, or looks nothing up.
 
     Args:
         func: The operation.
@@ -99,8 +99,7 @@ def index_outside(func: Any, args: tuple, kwargs: Mapping[str, Any], path: str) 
     """
     name = func.overloadpacket.__name__
     for size, indices, wraps in _looked_up(name.removesuffix("_"), args, kwargs):
-        whole = isinstance(indices, torch.Tensor) and not indices.dtype.is_floating_point
-        if whole and indices.dtype is not torch.bool and indices.numel():
+        if _has_whole_numbers(indices):
             values = indices.detach().cpu().numpy()
             low, high = (-size if wraps else 0), size - 1
             if bool(((values < low) | (values > high)).any()):
@@ -108,13 +107,26 @@ def index_outside(func: Any, args: tuple, kwargs: Mapping[str, Any], path: str) 
     return None
 
 
+def _along(own: torch.Tensor, axis: int, indices: Any) -> Iterator[tuple[int, Any, bool]]:
+    """The look-up along an axis; none if the tensor lacks it, which the operation itself tells."""
+    sizes = own.shape or (1,)
+    if -len(sizes) <= axis < len(sizes):
+        yield sizes[axis], indices, False
+
+
+def _has_whole_numbers(indices: Any) -> bool:
+    """Whether indices are a tensor with elements of an integer type; a mask and a fake tensor have none."""
+    if type(indices) not in (torch.Tensor, torch.nn.Parameter) or not indices.numel():
+        return False
+    return not (indices.dtype.is_floating_point or indices.dtype.is_complex or indices.dtype is torch.bool)
+
+
 def _looked_up(name: str, args: tuple, kwargs: Mapping[str, Any]) -> Iterator[tuple[int, Any, bool]]:
     """Size of the axis, indices into it, and whether negative ones count from its end."""
     if name in _ROWS and len(args) > 1:
-        yield args[0].shape[0], args[1], False
+        yield from _along(args[0], 0, args[1])
     elif name in _BY_AXIS and len(args) > 2:
-        own = args[0]
-        yield (own.shape[args[1]] if own.ndim else 1), args[2], False
+        yield from _along(*args[:3])
     elif name == "take" and len(args) > 1:
         yield args[0].numel(), args[1], True
     elif name == "one_hot":

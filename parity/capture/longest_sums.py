@@ -54,13 +54,11 @@ class LongestSums(EachOperation):
         self._open.pop()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        try:
-            return super().__torch_dispatch__(func, types, args, kwargs)
-        except (IndexError, RuntimeError) as error:
-            outside = index_outside(func, args, kwargs or {}, self._open[-1] if self._open else "")
-            if outside is None:
-                raise
-            raise outside from error
+        # In front of the operation: a GPU would tell of an index outside later, and then run nothing more.
+        outside = index_outside(func, args, kwargs or {}, self._open[-1] if self._open else "")
+        if outside is not None:
+            raise outside
+        return super().__torch_dispatch__(func, types, args, kwargs)
 
     def operation(self, func: Any, args: tuple, kwargs: dict) -> Any:
         result = func(*args, **kwargs)

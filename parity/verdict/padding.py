@@ -219,9 +219,7 @@ def _is_in(tap: TapJudgement, path: str) -> bool:
     return tap.path.startswith(f"{path}.")
 
 
-def _maker(
-    evidence: Evidence, results: Results, call: CallJudgement, argument: ArgumentDifference
-) -> str:
+def _maker(evidence: Evidence, results: Results, call: CallJudgement, argument: ArgumentDifference) -> str:
     """The result that both sides pass on as an argument; empty for another tensor."""
     theirs, ours = (
         _argument(run, call.call, argument.name) for run in (evidence.reference, results.received)

@@ -28,7 +28,7 @@ class Model(torch.nn.Module):
         self.mix = Mix()
 
     def forward(self, x, known):
-        causal = torch.ones(N, N).tril().bool()
+        causal = torch.ones(N, N, device=x.device).tril().bool()
         return self.mix(x, causal & known[:, None])
 
 

@@ -95,14 +95,14 @@ class Moving(torch.nn.Linear):
 
 class Noisy(torch.nn.Linear):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return super().forward(x) + torch.rand(5)
+        return super().forward(x) + torch.rand(5, device=x.device)
 
 
 class Harmless(torch.nn.Linear):
     """Random numbers without an effect."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return super().forward(x) + torch.rand(5) * 0
+        return super().forward(x) + torch.rand(5, device=x.device) * 0
 
 
 class Plain(tp.Linear):

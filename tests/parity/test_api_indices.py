@@ -6,6 +6,8 @@ import pytest
 import torch
 
 import parity
+from parity.capture.indices import IndexOutside
+from parity.capture.longest_sums import LongestSums
 
 ROWS, WIDTH, BATCH = 9, 4, 6
 OPTIONS = {"unused": ("bag.weight",), "functional": ("bag",)}
@@ -101,3 +103,26 @@ def test_another_error_of_an_index_operation_stays_as_it_is():
 
     text = str(parity.compare(Wrong(""), Port, inputs(), ("fp32",), **OPTIONS))
     assert "ERROR in torch: RuntimeError: Index tensor must have the same number of dimensions" in text
+
+
+def test_an_axis_that_is_not_there_is_the_models_own_error():
+    class Wrong(Table):
+        def forward(self, ids, x):
+            return self.table.weight.index_select(5, ids[:, 0]) + x
+
+    text = str(parity.compare(Wrong(""), Port, inputs(), ("fp32",), **OPTIONS))
+    assert "ERROR in torch: IndexError: Dimension out of range" in text
+
+
+def test_an_index_outside_is_found_before_its_operation_runs():
+    # On a GPU, the operation would end the process's use of the device.
+    ran = []
+
+    class Recorded(LongestSums):
+        def operation(self, func, args, kwargs):
+            ran.append(func.overloadpacket.__name__)
+            return super().operation(func, args, kwargs)
+
+    with torch.inference_mode(), Recorded(), pytest.raises(IndexOutside, match="takes 0 to 8"):
+        torch.nn.functional.embedding(torch.tensor([2, ROWS]), torch.ones(ROWS, WIDTH))
+    assert "embedding" not in ran

@@ -366,9 +366,6 @@ def _ids(last: int) -> dict[str, np.ndarray]:
     return {"x": np.array([*range(8), last])}
 
 
-@pytest.mark.skipif(
-    torch.cuda.is_available(), reason="an index out of bounds ends the process's use of a GPU"
-)
 @pytest.mark.parametrize("names", [("typical",), ("typical", "ends")])
 def test_a_batch_that_the_reference_refuses_is_named(names):
     """The typical batch needs no name: it is the one that the case makes first."""

@@ -23,11 +23,7 @@ pytestmark = [
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=on_bench(edit.case))
-        for name, edit in EDITS.items()
-        if name != NOT_LOCALISED
-    ],
+    [pytest.param(name, marks=on_bench(edit.case)) for name, edit in EDITS.items() if name != NOT_LOCALISED],
 )
 def test_every_fault_is_detected_and_named(name):
     finding = try_fault(bench_of(EDITS[name].case), EDITS[name])
