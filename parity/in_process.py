@@ -129,7 +129,7 @@ class CleanRun:
             poisoned=poisoned.tensors,
             incremental=runner.run_incremental(self.arrays) if isinstance(runner, Appends) else {},
             appends=isinstance(runner, Appends),
-            appends_alone=not isinstance(runner.case, Form),
+            appends_alone=not isinstance(runner.case, Form) or runner.case.appends_alone,
             received=received,
             received_poisoned=poisoned,
         )

@@ -14,7 +14,8 @@ from cases.stu.dense import DenseSTU
 from cases.stu.jagged import pad_taps
 from parity.case import Arrays
 
-_ATTENTION = "._attn"
+ATTENTION = "._attn"
+"""End of the path of a layer's attention."""
 
 
 class FusedStack(FusedForm):
@@ -42,10 +43,11 @@ class FusedStack(FusedForm):
         if path == self.stack:
             x, x_lengths, num_targets, *attn_scale = args
             return [x, x_lengths, num_targets, torch.tensor(self.row_numbers(arrays)), *attn_scale], kwargs
-        if path.endswith(_ATTENTION):
+        cached = {}
+        if path.endswith(ATTENTION):
             *ragged, _, attn_scale = args
         elif path.split(".")[-1].isdigit() and path.startswith(f"{self.stack}."):
-            *ragged, _, attn_scale, _ = args
+            *ragged, _, attn_scale, cached["return_cache_states"] = args
         else:
             return args, kwargs
         lengths_B = self.lengths(arrays)
@@ -56,7 +58,7 @@ class FusedStack(FusedForm):
             "valid_attn_mask": modules[f"{self.stack}._valid_attn_mask"],
             "attn_scale": None if attn_scale is None else unpad(attn_scale, lengths_B),
         }
-        return [unpad(x, lengths_B) for x in ragged], shared
+        return [unpad(x, lengths_B) for x in ragged], shared | cached
 
 
 class STUFused(FusedStack, DenseSTU):

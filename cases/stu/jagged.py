@@ -15,7 +15,8 @@ from cases.jagged import offsets_of, pad, unpad
 from cases.stu.dense import DenseSTU
 from parity.case import Arrays, Form
 
-_LAYERS = "_stu_module._stu_layers."
+_STACK = "_stu_module"
+_LAYERS = f"{_STACK}._stu_layers."
 _ATTENTION = "_attn"
 
 
@@ -47,7 +48,7 @@ def pad_taps(
         width: N.
     """
     return {
-        tap: pad(tensor, lengths_B, width) if _LAYERS in tap and tensor.dim() == 2 else tensor
+        tap: pad(tensor, lengths_B, width) if _STACK in tap and tensor.dim() == 2 else tensor
         for tap, tensor in tensors.items()
     }
 

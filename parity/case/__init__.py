@@ -6,7 +6,7 @@ from typing import Any
 
 from parity.case.loading import Listed, Registry, load_case
 from parity.case.marking import mark
-from parity.case.model import Case, Form, NoForm
+from parity.case.model import CallInForm, Case, Form, NoForm
 from parity.case.options import Option
 from parity.case.pair import ModelPair
 from parity.case.pairing import From
@@ -17,6 +17,7 @@ from parity.case.reference import CaseReference
 __all__ = [
     "Arrays",
     "Batches",
+    "CallInForm",
     "Case",
     "CaseReference",
     "Form",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import abc
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -341,6 +342,8 @@ class Form(Case):
 
     computed_inside: Mapping[str, str] = {}
     """Classes of the case's reference that this form computes inside another module, each with the reason."""
+    appends_alone: bool = False
+    """Whether `appended_call` is defined, so that modules of an append run alone."""
 
     @abc.abstractmethod
     def pad_taps(self, tensors: Mapping[str, torch.Tensor], arrays: Arrays) -> dict[str, torch.Tensor]:
@@ -359,3 +362,30 @@ class Form(Case):
             arrays: The batch's inputs.
             modules: Modules of this form's model by path, for arguments that are modules.
         """
+
+    def appended_call(
+        self, path: str, method: str, args: list, kwargs: dict, arrays: Arrays, modules: Mapping[str, Any]
+    ) -> CallInForm:
+        """A call of the case's module at `path` in an append, as that of its twin in this form.
+
+        Args:
+            path, args, kwargs, arrays, modules: See `module_arguments`.
+            method: The method of the case's module.
+        """
+        raise NotImplementedError(f"{self.name} has no appends of single modules")
+
+
+@dataclass(frozen=True)
+class CallInForm:
+    """A call of one module in a form.
+
+    Attributes:
+        args, kwargs: Its arguments.
+        padded: From the results by tap to those in the shapes of the case's reference.
+        method: The method that it calls.
+    """
+
+    args: list
+    kwargs: dict
+    padded: Callable[[Mapping[str, torch.Tensor]], dict[str, torch.Tensor]]
+    method: str = "forward"

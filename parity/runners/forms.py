@@ -23,3 +23,8 @@ def form_of(case: Case, runner: str) -> Form:
 def computed_inside(case: Case, runner: str) -> Mapping[str, str]:
     """Classes of the case's reference that a runner computes inside other modules, with the reasons."""
     return case.form(FORMS[runner]).computed_inside if runner in FORMS else {}
+
+
+def appends_alone(case: Case, runner: str) -> bool:
+    """Whether a runner that appends runs the modules of an append alone."""
+    return runner not in FORMS or case.form(FORMS[runner]).appends_alone

@@ -21,7 +21,7 @@ from parity.execution.record import ORACLE, REFERENCE, Record, RunnerRecord, Sta
 from parity.inputs.arrays import load
 from parity.inputs.weights import load_export
 from parity.runners.base import Arrays, Tensors
-from parity.runners.forms import FORMS, computed_inside
+from parity.runners.forms import appends_alone, computed_inside
 from parity.runners.oracle.replays import Replays
 from parity.runners.oracle.rerun import Rerun
 from parity.verdict.evidence import Evidence, Results
@@ -210,7 +210,7 @@ def _results(case: Case, folder: RunnerFolder, name: str, record: RunnerRecord) 
         poisoned=poisoned.tensors,
         incremental=saved_capture(folder.incremental).tensors,
         appends=record.appends,
-        appends_alone=name not in FORMS,
+        appends_alone=appends_alone(case, name),
         fused=computed_inside(case, name),
         received=Capture() if name == REFERENCE else received,
         received_poisoned=Capture() if name == REFERENCE else poisoned,

@@ -334,7 +334,7 @@ class Results:
         incremental: Outputs of the incremental forward.
         taps_modules: Whether the runner has taps.
         appends: Whether the runner has an incremental forward.
-        appends_alone: Whether modules that append run alone, too. Those of a form have other arguments.
+        appends_alone: Whether modules that append run alone, too. A form may not tell their arguments.
         fused: Classes of the reference that the runner computes inside another module, with the reason.
         received: The tapped run, for the arguments of its calls; without arguments, none are compared.
         received_poisoned: Likewise, of the run with garbage in the padding.

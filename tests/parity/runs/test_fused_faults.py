@@ -344,43 +344,82 @@ def test_a_fault_of_the_plain_form_is_found_and_named(name, fault):
     assert (diagnosis.kind, diagnosis.tap) == ("module", fault.named)
 
 
-def test_a_fault_behind_the_cache_of_the_fused_form_is_found():
-    """Rows behind a short user's last candidate count as candidates, too: the full forward is right."""
-    fault = Fault(
-        "targets_of_short_users",
-        PORT,
-        "targets = tp.cast(num_targets - new_lengths, tp.int32) + m",
-        "targets = tp.cast(num_targets, tp.int32)",
-        "incremental.predictions",
-        "dlrmv3_tiny",
+APPENDED_STACK = "_hstu_transducer._stu_module"
+TO_LAYERS = "x_offsets, first_rows, targets, self._valid_attn_mask, state"
+TO_ATTENTION = "q, k, v, x_offsets, cached_lengths, num_targets, valid_attn_mask\n"
+# The full forward is right in all of them.
+APPENDED = {
+    name: Fault(name, PORT, old, new, named, "dlrmv3_tiny")
+    for name, old, new, named in (
+        # Rows behind a short user's last candidate count as candidates, too.
+        (
+            "targets_of_short_users",
+            "targets = tp.cast(num_targets - new_lengths, tp.int32) + m",
+            "targets = tp.cast(num_targets, tp.int32)",
+            f"append:{APPENDED_STACK}@1[0]",
+        ),
+        *(
+            (
+                f"a_target_less_in_layer_{layer}",
+                TO_LAYERS,
+                TO_LAYERS.replace("targets", f"targets - int(layer is self._stu_layers[{layer}])"),
+                f"append:{APPENDED_STACK}@1[0]",
+            )
+            for layer in (0, 1)
+        ),
+        (
+            "a_target_less_in_every_attention",
+            TO_ATTENTION,
+            TO_ATTENTION.replace("num_targets", "num_targets - 1"),
+            f"append:{APPENDED_STACK}._stu_layers.0@1[0]",
+        ),
+        (
+            "attention_scales_twice",
+            "self._alpha, valid_attn_mask.max_attn_len, valid_attn_mask.contextual_seq_len\n",
+            "2 * self._alpha, valid_attn_mask.max_attn_len, valid_attn_mask.contextual_seq_len\n",
+            f"append:{APPENDED_STACK}._stu_layers.0._attn@1",
+        ),
+        (
+            "a_whole_request_caches_twice_k",
+            "((k, v) if return_cache_states",
+            "((k * 2.0, v) if return_cache_states",
+            f"append:{APPENDED_STACK}._stu_layers.0[1][0]",
+        ),
     )
+}
+
+
+@pytest.mark.parametrize("name", ["tripy_jagged", "tripy_layers"])
+@pytest.mark.xdist_group("fused-dlrmv3_tiny")
+@pytest.mark.parametrize("fault", APPENDED.values(), ids=APPENDED)
+def test_a_fault_behind_the_cache_of_a_fused_form_is_found_and_named(name, fault):
     with without_gpu():
         run = clean_run(fault.case, "fp32", 0)
-        clean = judged(fault.case, "fp32", 0, "tripy_jagged")
+        clean = judged(fault.case, "fp32", 0, name)
         with in_this_process(fault):
-            faulty = run.judge("tripy_jagged")
+            faulty = run.judge(name)
     assert clean.passed
-    assert [*clean.checks] == [fault.named]
-    assert (faulty.diagnosis.kind, faulty.diagnosis.tap) == ("check", fault.named)
+    assert [*clean.checks] == ["incremental.predictions"]
+    assert not faulty.checks["incremental.predictions"].passed
+    assert (faulty.diagnosis.kind, faulty.diagnosis.tap) == ("module", fault.named)
 
 
 @pytest.mark.full
 def test_the_command_names_the_call_of_an_append_with_a_wrong_argument(tmp_path):
-    right = "tp.cast(cached_lengths, tp.int32)"
-    scratch(tmp_path, PORT, f"first_rows = {right}\n", f"first_rows = tp.maximum({right} - 1, 0)\n")
+    right = "cached_lengths, num_targets, cache\n"
+    wrong = right.replace("cached_lengths", "tp.maximum(cached_lengths - 1, 0)")
+    scratch(tmp_path, "tripy_port/dlrm_hstu.py", right, wrong)
     with without_gpu():
         code, report, shown = run(tmp_path, "--case", "dlrmv3_tiny_plain", "--runners", "tripy_jagged")
     diagnosis = runner(report, "tripy_jagged").diagnosis
     assert code == 1, shown
     assert (diagnosis.kind, diagnosis.tap) == ("between", "incremental.predictions")
-    stack = "_hstu_transducer._stu_module"
-    call = f"append:{stack}._stu_layers.0@1"
-    # Arguments that the form has in another layout are not among the wrong ones.
+    call = f"append:{APPENDED_STACK}@1"
     assert (
         f"{call} receives another cached_lengths: 5 of 6 elements, all at the batch 0 to 4; every"
         in diagnosis.text
     )
-    assert f"the code of {stack} makes the argument" in diagnosis.text
+    assert "the code of prefill or extend makes the argument" in diagnosis.text
 
 
 @pytest.mark.parametrize("case", ["hstu_tiny", "stu_tiny"])

@@ -193,6 +193,7 @@ def test_the_form_of_a_runner_computes_modules_inside_others(folder, monkeypatch
 
     class Fused:
         computed_inside = {"Block": "inside the table"}
+        appends_alone = False
 
     monkeypatch.setattr(saved_scores.Scores, "form", lambda case, name: Fused)
     write(folder, "torch_fused", tapped=of(OUTPUT), untapped=of(OUTPUT), poisoned=of(OUTPUT))

@@ -59,9 +59,11 @@ def test_the_reference_s_runs_are_the_basis(folder, seen, monkeypatch):
     assert list(evidence.boundary) == ["block"]
 
 
-def test_the_runs_of_a_runner_are_compared(folder, seen, monkeypatch):
-    """A form has other arguments in its appends, so that its modules do not append alone."""
-    monkeypatch.setattr(saved_scores.Scores, "form", lambda case, name: SimpleNamespace(computed_inside={}))
+@pytest.mark.parametrize("alone", [False, True])
+def test_the_runs_of_a_runner_are_compared(folder, seen, monkeypatch, alone):
+    """A form tells whether its modules append alone, with which arguments."""
+    form = SimpleNamespace(computed_inside={}, appends_alone=alone)
+    monkeypatch.setattr(saved_scores.Scores, "form", lambda case, name: form)
     write(folder, PORT, poisoned=called("", "table"), appending=called("", "append:block"))
     write(folder, FORM, tapped=of(OUTPUT), untapped=of(OUTPUT))
     problems = {"table": "E: takes x"}
@@ -76,7 +78,7 @@ def test_the_runs_of_a_runner_are_compared(folder, seen, monkeypatch):
     assert port.isolated_problems == problems
     assert (port.taps_modules, port.appends, port.appends_alone) == (True, True, True)
     assert (onnx.taps_modules, onnx.appends) == (False, False)
-    assert (form.taps_modules, form.appends, form.appends_alone) == (True, False, False)
+    assert (form.taps_modules, form.appends, form.appends_alone) == (True, False, alone)
 
 
 def test_a_judgement_has_the_record_and_the_batch(folder):

@@ -1,6 +1,7 @@
 """Verdicts from the files of a batch: the status, the verdict and the diagnosis of every runner."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -120,7 +121,8 @@ def test_without_poisoned_inputs_there_are_no_leaks(folder):
 def test_a_runner_has_its_own_calls_of_appends_and_a_form_none_alone(folder, monkeypatch):
     (form, *_) = FORMS
     judged(folder, **{form: RunnerRecord(label=form, status=Status.UNAVAILABLE)})
-    monkeypatch.setattr("parity.verdict.captured.computed_inside", lambda case, name: {})
+    of_form = SimpleNamespace(computed_inside={}, appends_alone=False)
+    monkeypatch.setattr(Scores, "form", lambda case, name: of_form)
     write(folder, form, isolated=Capture({}))
     for name in (REFERENCE, PORT, form):
         write(folder, name, appending=of(OUTPUT))
