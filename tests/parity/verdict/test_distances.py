@@ -46,6 +46,11 @@ def test_an_oracle_of_zeros_is_infinitely_far_from_everything_else():
     assert zeros.distance(_array(0.0, math.ulp(0.0))) == Distance(INF, INF, 0.0)
 
 
+def test_the_larger_one_of_each_measure():
+    one, other = Distance(1.0, 5.0, 3.0), Distance(4.0, 2.0, 6.0)
+    assert one.largest_of(other) == other.largest_of(one) == Distance(4.0, 5.0, 6.0)
+
+
 @pytest.mark.parametrize(
     ("distance", "exceeds"),
     [
@@ -218,3 +223,9 @@ def test_rows_are_the_last_axis_and_elements_of_a_tensor_with_one_axis():
     assert row_starts(counted).tolist() == [0, 4, 8, 12, 16]
     assert (compared_rows(np.array([True, False, True])), row_starts(np.ones(3, bool))) == (2, None)
     assert compared_rows(np.array(True)) == 1
+
+
+def test_without_compared_elements_there_are_no_rows():
+    rows = carrying_rows(np.ones((2, 3)), np.zeros((2, 3), bool))
+    assert (rows.count, rows.repeats, rows.numbers.tolist()) == (0.0, 1.0, [])
+    assert np.bincount(rows.numbers).tolist() == []
