@@ -60,7 +60,7 @@ def _is_small(recorded: Choices, link: Link) -> bool:
 def _unpack_one(
     recorded: Choices, link: Link, port: torch.Tensor, differs: torch.Tensor, found: Prescribed
 ) -> None:
-    """Add the choices under the elements of one result that differ from the oracle's."""
+    """Add to `_take_own` the choices under the elements of one result that differ from the oracle's."""
     choices = {number: recorded.choices[number] for number in link.numbers}
     inside = {number: _elements(recorded, number, link) for number in choices}
     own = _at_labels({number: choice.value for number, choice in choices.items()}, inside, link)
@@ -76,9 +76,8 @@ def _unpack_one(
             is_only = is_nearer | (is_only & ~is_another)
             nearest = torch.where(is_nearer, steps, nearest)
             taken = torch.where(is_nearer, tried, taken)
-    for number, choice in choices.items():
-        here, element = inside[number]
-        values, mask = found.setdefault(number, unshown(choice))
+    for number, (here, element) in inside.items():
+        values, mask = found[number]
         is_shown = is_only.expand(here.shape)[here]
         values.view(-1)[element[is_shown]] = taken[here][is_shown].to(values.dtype)
         mask.view(-1)[element[is_shown]] = True

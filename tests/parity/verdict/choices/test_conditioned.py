@@ -403,3 +403,32 @@ def test_the_bound_of_a_hidden_choice_is_that_of_one_module(second, best):
     evidence = evidence_of(natural(hidden, numbers), Runs({"": hidden}, numbers), ("a", "b", "c", "rank"))
     own = under_hidden_choices(evidence, results_of(hidden, [1, 1, 1]), silent(evidence), (), True)
     assert own.oracle["pick"].tolist() == [float(VALUES[best])] * 3
+
+
+class FarReference(Runs):
+    """A reference whose numbers are 4 above the oracle's, as where a scale is too small for its type."""
+
+    def _run(self, tap, prescribed, sampled):
+        replay = super()._run(tap, prescribed, sampled)
+        for choice in filter(None, replay.choices.choices if sampled else []):
+            choice.reference = [tensor + 4.0 for tensor in choice.numbers]
+        return replay
+
+
+@pytest.mark.parametrize(("step", "again"), [(1, False), (5, True)])
+def test_rounded_numbers_around_the_references_are_tried_where_those_around_the_oracles_explain_nothing(
+    step, again
+):
+    def model(x):
+        codes = (100 * x).round().to(torch.int64)
+        # Three times a code is read off nowhere, but found by trying.
+        return {"rank": 3 * codes, "pick": x * 0.5}
+
+    runs = FarReference({"": model})
+    natural = model(SCORES)
+    port = {name: tensor.clone() for name, tensor in natural.items()}
+    port["rank"][0, 0] += 3 * step
+    own = under_port_choices(evidence_of(natural, runs), Results(untapped={}, tapped=port))
+    assert torch.equal(own.oracle["rank"], port["rank"])
+    # The second search begins at the oracle's own choices, with the reference's numbers.
+    assert [asked[1:] == ({}, True) for asked in runs.asked].count(True) == int(again)

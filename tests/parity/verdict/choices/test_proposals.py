@@ -171,6 +171,12 @@ def nibbles(x):
     return (codes[0::2] + 16 * codes[1::2]).to(torch.uint8)
 
 
+def uneven(x):
+    """Codes 1 and 3, and 0, 1 and 2, in integers: 49 and 528."""
+    codes = torch.round(4 * x)
+    return torch.stack([codes[0] + 16 * codes[1], codes[2] + 16 * codes[3] + 256 * codes[4]]).to(torch.int64)
+
+
 def bits(x):
     """Three comparisons, of which the first two hold, in bits: 3."""
     above = (x > 0.5).to(torch.int64)
@@ -197,6 +203,7 @@ PACKED = {
     "two bits": (bits, [0.6, 0.7, 0.1], [4], {0: [False, False, True]}),
     "no bits": (bits, [0.6, 0.7, 0.1], [8], {}),
     # 1 + 2 is one step from 1 + 1 on either side.
+    "bytes of two codes and of three": (uneven, [0.3, 0.7, 0.1, 0.2, 0.6], [50, 529], {0: [2, 3, 1, 1, 2]}),
     "a sum": (lambda x: torch.round(4 * x[:1]) + torch.round(4 * x[1:2]), [0.3, 0.2], [3], {}),
     "an item": (lambda x: shared_item(x).reshape(1), [0.3, 0.7, 0.55], [21], {}),
 }
