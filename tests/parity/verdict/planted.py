@@ -1,5 +1,7 @@
 """A planted difference between a reference and its port, and the cause that the search names."""
 
+from types import MappingProxyType
+
 import numpy as np
 import torch
 
@@ -10,18 +12,20 @@ from parity.verdict.patterns import FailedTensor
 LIMIT = 1e-9
 
 
-def told(reference, port, arguments, counted=None, oracle=None, others=()):
+def told(reference, port, arguments, counted=None, oracle=None, others=(), exchanged=MappingProxyType({})):
     """The cause for a port's function in place of the reference's; both take the arguments by name.
 
-    `others` are the arguments of other calls.
+    `others` are the arguments of other calls, `exchanged` other runs of the code, in words.
     """
     failed = _compared(reference, port, arguments, counted, oracle)
 
     def run(tensors):
         return reference(**tensors)
 
-    calls = [OtherResult(run, other, _compared(reference, port, other)) for other in others]
-    return cause(run, arguments, failed, others=calls)
+    calls = [
+        OtherResult(run, other, _compared(reference, port, other), exchanged=exchanged) for other in others
+    ]
+    return cause(run, arguments, failed, others=calls, exchanged=exchanged)
 
 
 def _compared(reference, port, arguments, counted=None, oracle=None):

@@ -119,3 +119,73 @@ def test_a_change_that_another_call_cannot_have_contradicts(weight):
     text = "fits the reference with sum over axis 1 in place of 0"
     assert told(reference, port, square) == told(reference, port, square, others=[square]) == text
     assert told(reference, port, square, others=[rows]) == ""
+
+
+def exchanging(state):
+    """A run with a state in the place of the call's own, and whether it ran with gradients."""
+    gradients = []
+
+    def run(arguments):
+        gradients.append(torch.is_grad_enabled())
+        return step(arguments["x"], state)
+
+    return run, gradients
+
+
+def test_a_run_with_exchanged_weights_is_a_cause_and_needs_no_gradients():
+    run, gradients = exchanging(STATE.flip(0))
+    exchanged = {"with weights a and b exchanged": run}
+    text = told(step, lambda x, state: step(x, STATE.flip(0)), LATER, others=[FIRST], exchanged=exchanged)
+    assert text == "fits the reference with weights a and b exchanged"
+    assert set(gradients) == {False}
+
+
+def test_one_exchange_in_a_call_and_another_one_in_the_other_are_no_cause():
+    exchanged = {"a and b exchanged": exchanging(STATE.flip(0))[0], "c and d": exchanging(STATE.flip(1))[0]}
+
+    def port(x, state):
+        return step(x, STATE.flip(0) if state.any() else STATE.flip(1))
+
+    assert told(step, port, LATER, exchanged=exchanged) == "fits the reference a and b exchanged"
+    assert told(step, port, LATER, others=[FIRST], exchanged=exchanged) == ""
+
+
+def all_runs(x, state, change):
+    """Two runs of one place, of which a change reaches both."""
+    for _ in range(2):
+        state = change(state + x) * WEIGHT[0]
+    return state
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "reference"),
+    [
+        (
+            lambda x, state: step(x.float().double(), state),
+            lambda x, state: step(x.bfloat16().double(), state),
+            step,
+        ),
+        (
+            lambda x, state: torch.tanh(x) * (state @ WEIGHT),
+            lambda x, state: torch.relu(x) * (state @ WEIGHT),
+            lambda x, state: torch.sigmoid(x) * (state @ WEIGHT),
+        ),
+        (
+            lambda x, state: all_runs(x, state, torch.sigmoid),
+            lambda x, state: all_runs(x, state, torch.relu),
+            lambda x, state: all_runs(x, state, torch.tanh),
+        ),
+    ],
+    ids=["argument", "operation", "all runs of a loop"],
+)
+def test_a_change_in_a_call_and_another_one_of_its_kind_in_the_other_are_no_cause(first, later, reference):
+    one, other = LATER, {"x": X, "state": 0.5 - STATE}
+
+    def port(x, state):
+        return (first if torch.equal(state, STATE) else later)(x, state)
+
+    for own in (one, other):
+        assert told(reference, port, own).startswith("fits the reference with ")
+        assert told(reference, port, own, others=[own]) != ""
+    assert told(reference, port, one, others=[other]) == ""
+    assert told(reference, port, other, others=[one]) == ""
