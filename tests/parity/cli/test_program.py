@@ -77,3 +77,13 @@ def test_a_process_without_temporary_files_ends_with_2(ended, capsys):
 
     assert ended(lambda: sys.exit(0), temporaries) == 2
     assert capsys.readouterr().err == "error: TMPDIR: /none cannot be written; give another folder\n"
+
+
+def test_arguments_and_a_folder_that_are_no_text_end_with_2(monkeypatch, ended, capsys):
+    """Each is told by its name, the first argument, too."""
+    bad = "a\udcff"
+    for arguments, folder, field in ((["p", bad], "/", "arguments"), (["p", "run"], bad, "present folder")):
+        monkeypatch.setattr(sys, "argv", arguments)
+        monkeypatch.setattr(os, "getcwd", lambda folder=folder: folder)
+        assert ended(lambda: sys.exit(0)) == 2
+        assert capsys.readouterr().err.startswith(f"error: {field}: 'a\\udcff' has bytes that are no text")

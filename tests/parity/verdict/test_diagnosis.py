@@ -137,7 +137,12 @@ def test_of_calls_that_are_missing_the_outermost_is_named(block, model, named):
     assert diagnose([GOOD, *taps], {}, "") == Diagnosis("module", named, f"{named}: {reasons[named]}")
     # A module that ran is not blamed for the calls inside it.
     ran = tap("model.block", isolated=None, accumulated=FAIL)
+    ran_well = tap("model.block", isolated=None)
     assert diagnose([GOOD, taps[0], ran, taps[3]], {}, "").tap == "model.block.norm"
+    # One that ran before is not asked, and does not hide that its later call is missing.
+    again = [replace(one, tap=f"{one.tap}@1") for one in taps]
+    actual = diagnose([GOOD, ran_well, *again], {}, "").tap
+    assert actual == (diagnose([GOOD, *taps], {}, "").tap + "@1")
     # Nor for a result that a call does not have.
     without = failure("missing: the port's norm returns no such output", bound_for(PRECISIONS["fp32"], 1))
     lost = tap("model.block.norm", isolated=None, accumulated=without)

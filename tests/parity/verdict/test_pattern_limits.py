@@ -188,6 +188,22 @@ def test_numbers_for_each_index_explain_most_of_an_error(fault):
         assert ("for each index" in text) is bool(fault)
 
 
+def test_a_shift_that_explains_too_few_elements_does_not_hide_the_opposite_one():
+    """One of two wrong elements leaves the axis by +1, and none by -1."""
+    port = np.array([2.0, 3.0, 3, 3, 3, 3, 3, 3])
+    oracle = np.array([1.0, 2.0, 3, 3, 3, 3, 3, 3])
+    texts = explained(oracle, port, limit=EXACT, dtype=torch.int64)
+    assert "equals the oracle shifted by -1 along axis 0" in texts
+
+
+def test_numbers_of_its_own_explain_more_than_half_of_an_error():
+    """All of these changes are within the limit."""
+    oracle, port = np.ones(4), np.full(4, 2.0)
+    for changed, explains in ((1.5, False), (1.6, True), (1.9, True)):
+        own = failed(oracle, port, limit=1.0)
+        assert own.is_mostly_explained_by(np.full(4, changed)) is explains
+
+
 def test_two_exchanged_rows_are_no_shift():
     oracle = normal(2, 3, 4)
     (text,) = explained(oracle, oracle[::-1].copy())
