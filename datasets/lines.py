@@ -40,7 +40,7 @@ _PACKED = {
 
 
 def not_text(first_line: bytes) -> str:
-    """The problem of a file whose first line is packed or in another encoding; empty for any other one."""
+    """The problem of a first line that is packed, marked or in another encoding; empty for any other one."""
     for start, program in _PACKED.items():
         if first_line.startswith(start):
             return f"is packed with {program}"
@@ -48,6 +48,8 @@ def not_text(first_line: bytes) -> str:
     zeros = first_line.count(b"\0") / max(1, len(first_line))
     if first_line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or 1 / 3 < zeros < 2 / 3:
         return "is no text in ASCII or UTF-8"
+    if first_line.startswith(codecs.BOM_UTF8):
+        return "begins with a byte order mark"
     return ""
 
 

@@ -232,7 +232,7 @@ def _sniff(path: Path, first_line: bytes) -> str:
         str(path),
         problem or lines.unknown_format(first_line),
         "give MovieLens u.data (tabs), ratings.dat ('::'), or ratings.csv "
-        f"(with the header {_CSV_HEADER.decode()}), unpacked and in UTF-8",
+        f"(with the header {_CSV_HEADER.decode()}), unpacked and in UTF-8 without a mark",
     )
 
 

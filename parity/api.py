@@ -13,7 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from parity.base.errors import UserError, check_names, from_here, require_once, with_arguments
+from parity.base.errors import (
+    UserError,
+    check_names,
+    from_here,
+    require_once,
+    require_sequence,
+    with_arguments,
+)
 from parity.base.precision import PRECISIONS
 from parity.case import Case, ModelPair
 from parity.case.loading import require_facts
@@ -182,11 +189,10 @@ def check(
         fix = "give an instance of a subclass of parity.Case; parity.compare takes two models"
         raise UserError("case", case, "is no parity.Case", fix)
     require_facts(case, type(case).__name__)
-    for field, names in (("precisions", precisions), ("runners", runners)):
-        if not isinstance(names, str) and not names:
+    for field, names, known in (("precisions", precisions, PRECISIONS), ("runners", runners, RUNNERS)):
+        require_sequence(field, names, known)
+        if not names:
             raise UserError(field, names, "names none", "leave it out, or give a tuple of names")
-        if isinstance(names, str) or not isinstance(names, Collection):
-            raise UserError(field, names, "is no sequence of names", f"give a tuple, such as ({names!r},)")
         require_once(field, map(str, names))
     precisions = check_names("precisions", precisions, PRECISIONS)
     runners = check_names("runners", runners, RUNNERS)

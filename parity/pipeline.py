@@ -11,6 +11,7 @@ from typing import Any
 from parity.base.code import Code, changed_code, imported_now, one_state, require_unchanged
 from parity.base.precision import PRECISIONS, Precision
 from parity.base.process import one_thread
+from parity.base.variables import PORTABLE_TF32, kept
 from parity.case import Case, load_case
 from parity.execution import fork_server
 from parity.execution.batches import BatchCollection
@@ -184,7 +185,9 @@ def _finish(
     pairs = ((entry, precision) for precision in coarsest_first for entry in longest_first)
     units = [*((entry, None) for entry in prepared), *pairs]
     live = [case for case in request.cases if case.is_live]
-    results = side_by_side(work, units, folder, request.timeout, bool(live), run.sharing)
+    # Runners of live models set it in this process, which is the caller's.
+    with kept(PORTABLE_TF32):
+        results = side_by_side(work, units, folder, request.timeout, bool(live), run.sharing)
     if code is not None:
         _require_same_code(code, states)
     names = ((entry.case.name, precision) for entry, precision in units)

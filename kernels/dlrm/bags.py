@@ -143,6 +143,8 @@ def _check_bags(
     available: Sequence[str] = BACKENDS,
 ) -> int:
     """The batch size, after checks that the bags fit the group."""
+    for name, value, kind in (("group", group, TableGroup), ("bags", bags, Bags)):
+        require(isinstance(value, kind), name, value, f"give a {kind.__name__}")
     tensors = {"tables": group.tables[0], "indices_L": bags.indices_L, **(others or {})}
     if bags.weights_L is not None:
         require_equal("weights_L", "dtype", bags.weights_L.dtype, "tables", group.dtype)

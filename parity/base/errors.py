@@ -8,7 +8,7 @@ import inspect
 import numbers
 import reprlib
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import ParamSpec, TypeVar
 
 Arguments = ParamSpec("Arguments")
@@ -145,6 +145,14 @@ def require_once(field: str, names: Iterable[str]) -> None:
     for name, number in Counter(names).items():
         if number > 1:
             raise UserError(field, name, "is named twice", "name it once")
+
+
+def require_sequence(field: str, names: object, known: Iterable[str]) -> None:
+    """Raises `UserError` unless `names` may hold names of `known`. A text is no sequence of letters."""
+    if isinstance(names, str) or not isinstance(names, Collection) or isinstance(names, Mapping):
+        known = tuple(known)
+        name = names if isinstance(names, str) and names in known else known[0]
+        raise UserError(field, names, "is no sequence of names", f"give a tuple, such as ({name!r},)")
 
 
 def check_names(kind: str, names: Iterable[str], known: Iterable[str]) -> tuple[str, ...]:

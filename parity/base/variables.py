@@ -5,11 +5,12 @@ Libraries drop a value that they do not understand, mostly in silence.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from parity.base import onednn
@@ -17,6 +18,8 @@ from parity.base.errors import UserError
 
 _NUMBER = r"\s*\+?0*[1-9][0-9]*\s*"
 _DEVICE = r"\s*([0-9]+|GPU-[0-9a-fA-F-]+|MIG-[0-9a-zA-Z/-]+)\s*"
+PORTABLE_TF32 = "TRIPY_PORTABLE_TF32"
+"""The portable runtime's switch for products in TF32, which a runner sets for its precision."""
 _FOLDERS = ("TMPDIR", "TEMP", "TMP")
 """Variables with the folder for temporary files. The first one with a value is in force."""
 
@@ -79,6 +82,20 @@ def require_text(texts: Iterable[tuple[str, str]]) -> None:
             problem = f"has bytes that are no text in {sys.getfilesystemencoding()}"
             fix = "rename it or link to it in ASCII, or set LC_ALL=C.UTF-8 and leave PYTHONUTF8 out"
             raise UserError(field, ascii(text), problem, fix)
+
+
+@contextlib.contextmanager
+def kept(*names: str) -> Iterator[None]:
+    """Behind the body, the variables have the values that they had before it, or none."""
+    before = {name: os.environ.get(name) for name in names}
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def require_variables() -> None:

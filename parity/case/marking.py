@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from parity.base.errors import UserError, from_here
+from parity.base.errors import UserError, from_here, require_sequence
 
 MARK = "parity_mark"
 """Attribute of a decorated function or class."""
@@ -49,9 +49,9 @@ def mark(
     Raises:
         UserError: Something else is decorated.
     """
-    for field, names in (("precisions", precisions), ("runners", runners)):
+    for field, names, known in (("precisions", precisions, ("fp32",)), ("runners", runners, ("tripy",))):
         if isinstance(names, str):
-            raise UserError(field, names, "is a text", f"give a sequence, such as ({names!r},)")
+            require_sequence(field, names, known)
     marked = CaseMark(tuple(precisions), tuple(runners))
 
     def decorate(function: Callable[[], Any]) -> Callable[[], Any]:

@@ -39,7 +39,7 @@ def require_known_attributes(case: Case) -> None:
         near = difflib.get_close_matches(name, known, n=1, cutoff=_ALIKE)
         if near:
             fix = f"did you mean {near[0]!r}? Otherwise give it a name that begins with _"
-            raise UserError(f"{type(case).__qualname__}.{name}", case.name, "is no attribute of a Case", fix)
+            raise UserError(type(case).__qualname__, name, "is no attribute of a Case", fix)
 
 
 def _names(member: Any) -> Iterator[str]:

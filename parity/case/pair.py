@@ -233,6 +233,10 @@ def _checked_models(torch_model: Any, port: Any) -> tuple[Any, Any]:
         raise UserError("torch_model", given.__name__, "is the port", "give the PyTorch model first")
     if not _is_torch_module(torch_model) and not callable(torch_model):
         raise UserError("torch_model", torch_model, "is no torch.nn.Module", "give the PyTorch model")
+    if needed := _needed_arguments(torch_model):
+        problem = f"is no torch.nn.Module, and needs {', '.join(needed)}"
+        fix = "give the PyTorch model, or a function without arguments that builds it"
+        raise UserError("torch_model", _name_of(torch_model), problem, fix)
     if _is_torch_module(torch_model):
         require_plain("torch_model", type(torch_model).__name__, torch_model)
     if not _is_tripy_module(port) and not callable(port):
@@ -244,9 +248,25 @@ def _checked_models(torch_model: Any, port: Any) -> tuple[Any, Any]:
 
 def _built(field: str, build: Callable[..., Any], *arguments: Any) -> Any:
     """The result of a user's function that builds a model. Raises `UserError` where it ends otherwise."""
-    name = getattr(build, "__qualname__", type(build).__name__)
-    with users_code(field, name, "cannot be built"):
+    with users_code(field, _name_of(build), "cannot be built"):
         return build(*arguments)
+
+
+def _name_of(build: Callable[..., Any]) -> str:
+    return getattr(build, "__qualname__", type(build).__name__)
+
+
+def _needed_arguments(build: Any) -> list[str]:
+    """Names of the arguments that a function needs; none of a model, and where Python cannot tell."""
+    if _is_torch_module(build):
+        return []
+    try:
+        parameters = inspect.signature(build).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [
+        x.name for x in parameters if x.default is x.empty and x.kind not in (x.VAR_POSITIONAL, x.VAR_KEYWORD)
+    ]
 
 
 def _no_model(field: str, value: Any, model: str) -> UserError:

@@ -77,6 +77,9 @@ class From:
             )
         if not is_whole(axis):
             raise UserError("From.axis", repr(axis), "is no axis", "give its number, such as 0")
+        if axis != 0 and len(names) == 1 and split is None:
+            fix = "name the tensors to join, give split, or leave axis out"
+            raise UserError("From.axis", axis, "has no effect: nothing is joined or split", fix)
         order = transpose if isinstance(transpose, bool) else tuple(transpose)
         for field, value in (("names", names), ("transpose", order), ("split", split), ("axis", axis)):
             object.__setattr__(self, field, value)

@@ -6,7 +6,7 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import IO, Any, NoReturn
 
@@ -118,6 +118,9 @@ class Verb(click.Command):
             except click.UsageError as error:
                 if (more := _MORE.fullmatch(error.message)) is not None:
                     fix = "leave it out; values of one option have commas between them, and no spaces"
+                    verb = more[1].split()[0].strip("'\"")
+                    if verb in _verbs(ctx):
+                        fix = f"begin with the verb: `{program_name(ctx)} {verb} ...`"
                     raise UserError("arguments", more[1], "is left over", fix) from error
                 refusal = _no_number(error) if isinstance(error, click.BadParameter) else None
                 raise refusal or _other_use(ctx, error) from error
@@ -189,10 +192,14 @@ def _other_use(ctx: click.Context, error: click.UsageError) -> UserError:
     return UserError(name, "", problem, fix)
 
 
+def _verbs(ctx: click.Context) -> Mapping[str, click.Command]:
+    program = ctx.find_root().command
+    return program.commands if isinstance(program, click.Group) else {}
+
+
 def _unknown_option(ctx: click.Context, error: click.NoSuchOption) -> UserError:
     """The refusal, with the verb that the option belongs to or is the name of."""
-    root = ctx.find_root()
-    verbs = root.command.commands if isinstance(root.command, click.Group) else {}
+    verbs = _verbs(ctx)
     takers = [
         name
         for name, verb in verbs.items()

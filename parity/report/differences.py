@@ -114,6 +114,9 @@ def compare_reports(old: Report, new: Report) -> Changes:
         _pairs({c.case.name: c for c in old.cases}, {c.case.name: c for c in new.cases}, "case", "", changes)
     )
     comparable = [(name, a, b) for name, a, b in pairs if _comparable(name, a, b, changes)]
+    # A precision of one report alone is a part that is gone or added, if the case has another in both.
+    shared = {name: _shared_precisions(name, a, b, changes) for name, a, b in comparable}
+    comparable = [(name, a, b) for name, a, b in comparable if shared[name] is None or shared[name]]
     if not comparable:
         reasons = "; ".join(changes.not_comparable) or "they have no case in common"
         raise UserError(
@@ -124,6 +127,8 @@ def compare_reports(old: Report, new: Report) -> Changes:
             _compare_standing(name, f"stream {stream}", before.status, after.status, changes)
         precisions = _by_precision(a), _by_precision(b)
         for precision, p, q in _pairs(*precisions, "precision", name, changes):
+            if precision not in (shared[name] or ()):
+                continue
             where = f"{name}, {precision}"
             runners = {r.runner: r for r in p.runners}, {r.runner: r for r in q.runners}
             control = _Control(*(_latencies(report.get(REFERENCE)) for report in runners))
@@ -167,13 +172,47 @@ def _comparable(name: str, old: CaseReport, new: CaseReport, changes: Changes) -
         for what, a, b in (
             ("configuration", old.case, new.case),
             ("weights", old.weights_digest, new.weights_digest),
-            ("inputs", old.batches, new.batches),
         )
         if a != b
     ]
     if differing:
         changes.not_comparable.append(f"{name}: not the same {' and '.join(differing)}")
     return not differing
+
+
+def _shared_precisions(name: str, old: CaseReport, new: CaseReport, changes: Changes) -> set[str] | None:
+    """Precisions that ran the same batches in both reports; adds the reason for the others.
+
+    Later precisions of a run have fewer batches than its first one, so that the batches of a precision depend
+    on its place in the run.
+
+    Returns:
+        None for a case without a precision in either report, which has streams alone.
+    """
+    before, after = _by_precision(old), _by_precision(new)
+    if not before and not after:
+        return None
+    both = [precision for precision in before if precision in after]
+    if not both:
+        names = f"{', '.join(before) or 'none'} and {', '.join(after) or 'none'}"
+        changes.not_comparable.append(f"{name}: no precision in common ({names})")
+        return set()
+    shared = {x for x in both if _batches(old, x) == _batches(new, x)}
+    differing = [precision for precision in both if precision not in shared]
+    if differing:
+        inputs = [[batch.digest for batch in case.batches] for case in (old, new)]
+        where = f"{name}, {', '.join(differing)}: not the same batches"
+        changes.not_comparable.append(where if inputs[0] == inputs[1] else f"{name}: not the same inputs")
+    return shared
+
+
+def _batches(case: CaseReport, precision: str) -> list[tuple[str, str, str]]:
+    """What the batches of a precision ask. A batch without precisions has all of the case's."""
+    return [
+        (batch.name, batch.purpose, batch.digest)
+        for batch in case.batches
+        if precision in batch.precisions or not batch.precisions
+    ]
 
 
 def _pairs(

@@ -1,6 +1,7 @@
 """`parity.compare` judges live models as a run of the command judges a case."""
 
 import json
+import os
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from types import SimpleNamespace
@@ -49,6 +50,16 @@ def test_a_right_port_passes_in_two_precisions_and_writes_its_report(tmp_path):
     (folder / "report.json").write_text(json.dumps(report | {"command": "python run_parity.py"}))
     with pytest.raises(parity.UserError, match="out"):
         result.write(folder)
+
+
+@pytest.mark.parametrize("value", [None, "1"])
+def test_a_comparison_leaves_the_switch_of_the_portable_runtime_to_its_caller(value, monkeypatch):
+    if value is None:
+        monkeypatch.delenv("TRIPY_PORTABLE_TF32", raising=False)
+    else:
+        monkeypatch.setenv("TRIPY_PORTABLE_TF32", value)
+    assert parity.compare(Net(), Port, inputs=IMAGES, precisions=("fp32",)).passed
+    assert os.environ.get("TRIPY_PORTABLE_TF32") == value
 
 
 @pytest.mark.parametrize("name", ["report.json", "report.html", "report.junit.xml", "report.md"])

@@ -488,6 +488,26 @@ def ending(*_):
             lambda: two(precisions=(name for name in ["fp32"])),
             "precisions: <generator",
         ),
+        # The remedy is a name that is known, whatever was given.
+        (
+            lambda: two(precisions="fp16"),
+            "precisions: fp16 is no sequence of names; give a tuple, such as ('fp16',)",
+        ),
+        (
+            lambda: two(precisions="fp23"),
+            "precisions: fp23 is no sequence of names; give a tuple, such as ('fp32',)",
+        ),
+        (
+            lambda: two(precisions=torch.float32),
+            "precisions: torch.float32 is no sequence of names; give a tuple, such as ('fp32',)",
+        ),
+        (lambda: two(precisions={"fp32": 1}), "precisions: {'fp32': 1} is no sequence of names"),
+        (lambda: two(runners=3), "runners: 3 is no sequence of names; give a tuple, such as ('torch',)"),
+        (lambda: From("a", axis=1), "From.axis: 1 has no effect: nothing is joined or split; name the"),
+        (
+            lambda: parity.compare(lambda x: x, TwoPort, ROWS),
+            "torch_model: <lambda>.<locals>.<lambda> is no torch.nn.Module, and needs x; give the",
+        ),
     ],
 )
 def test_a_wrong_type_of_an_argument_is_bad_input(call, message):

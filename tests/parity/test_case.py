@@ -231,7 +231,7 @@ def test_a_misspelt_attribute_is_named(misspelt, field, fix, tmp_path, monkeypat
     with pytest.raises(UserError) as refused:
         parity.load_case(parity.CaseReference(target="spelling:Spelt"))
     assert str(refused.value) == (
-        f"Spelt.{field}: spelt is no attribute of a Case; did you mean {fix!r}? "
+        f"Spelt: {field} is no attribute of a Case; did you mean {fix!r}? "
         "Otherwise give it a name that begins with _"
     )
 

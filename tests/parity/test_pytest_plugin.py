@@ -547,7 +547,11 @@ def test_a_session_removes_its_own_folder_only(reports):
     ("decorate", "message"),
     [
         ("parity.case(3)", "parity.case: 3 is no function and no class"),
-        ("parity.case(precisions='fp32')", "precisions: fp32 is a text; give a sequence, such as ('fp32',)"),
+        (
+            "parity.case(precisions='bf16')",
+            "precisions: bf16 is no sequence of names; give a tuple, such as ('fp32',)",
+        ),
+        ("parity.case(runners='x')", "runners: x is no sequence of names; give a tuple, such as ('tripy',)"),
     ],
 )
 def test_a_decorator_with_bad_arguments(decorate, message):

@@ -13,6 +13,7 @@ import torch
 
 from parity.base.precision import dtype_name
 from parity.base.trees import TreePath, dotted, leaves, map_tree, plain_tree, with_leaves
+from parity.base.variables import kept
 from parity.capture.arguments import Received
 from parity.capture.tripy_hooks import Evaluation, is_tripy_tensor
 from parity.timing.measure import NotCapturable, measure, measure_queued, same_bits
@@ -276,12 +277,8 @@ class ExecutableReplay:
 
 def _loaded_with(executable: tp.Executable, *switches: str) -> tp.Executable:
     """The same executable of the portable runtime, loaded with some of its switches on."""
-    before = {switch: os.environ.get(switch, "0") for switch in switches}
-    os.environ.update(dict.fromkeys(switches, "1"))
-    try:
-        with tempfile.TemporaryDirectory(prefix="parity-graphs-") as folder:
-            path = str(Path(folder) / "executable")
-            executable.save(path)
-            return tp.Executable.load(path)
-    finally:
-        os.environ.update(before)
+    with kept(*switches), tempfile.TemporaryDirectory(prefix="parity-graphs-") as folder:
+        os.environ.update(dict.fromkeys(switches, "1"))
+        path = str(Path(folder) / "executable")
+        executable.save(path)
+        return tp.Executable.load(path)

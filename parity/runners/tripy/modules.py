@@ -20,6 +20,7 @@ import torch
 from parity.base.precision import Precision
 from parity.base.real_numbers import in_real
 from parity.base.trees import dotted, leaves, map_tree
+from parity.base.variables import PORTABLE_TF32
 from parity.capture.captures import Capture, ModuleCall, tensor_leaves
 from parity.capture.names import TapName
 from parity.capture.outputs import flat_outputs, output_of
@@ -94,7 +95,7 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
             raise Unavailable(f"{precision.name} needs a CUDA device and none is visible")
         if IS_PORTABLE:
             # The portable runtime reads its own switch when it makes an executable, not PyTorch's.
-            os.environ["TRIPY_PORTABLE_TF32"] = str(int(precision.name == "tf32"))
+            os.environ[PORTABLE_TF32] = str(int(precision.name == "tf32"))
         self.case = case
         self.dtype = precision.dtype
         try:

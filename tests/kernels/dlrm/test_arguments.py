@@ -30,6 +30,19 @@ def test_a_result_has_a_floating_type(backend):
         embedding_bags(group, BAGS, dtype=torch.int32, backend=backend)
 
 
+@pytest.mark.parametrize(
+    ("group", "bags", "message"),
+    [
+        (None, BAGS, "group=None: give a TableGroup"),
+        ([torch.ones(3, 4)], BAGS, r"group=\[tensor.*: give a TableGroup"),
+        (TableGroup([torch.ones(3, 4)]), torch.tensor([0, 1]), r"bags=tensor.*: give a Bags"),
+    ],
+)
+def test_other_arguments_in_place_of_tables_and_bags(group, bags, message):
+    with pytest.raises(KernelError, match=f"(?s){message}"):
+        embedding_bags(group, bags, backend="torch")
+
+
 def test_tables_of_integers_are_refused():
     with pytest.raises(KernelError, match=r"tables\[0\].dtype=torch.int32: give a floating-point type"):
         embedding_bags(TableGroup([torch.ones(3, 4, dtype=torch.int32)]), BAGS, backend="torch")

@@ -42,6 +42,9 @@ TINY = ("--case", "hstu_tiny")
         ),
         (("--model", "no_such:case"), "--model: no_such:case cannot be imported (No module named 'no_such')"),
         ((*TINY, "--precision", "fp32,", "fp16"), "arguments: fp16 is left over; leave it out; values of"),
+        # Without the verb, the call would be a run.
+        ((*TINY, "replay", "out"), "arguments: replay out is left over; begin with the verb: `"),
+        (("--seed", "3", "list"), "arguments: list is left over; begin with the verb: `"),
         (("compare", "a", "b", "c", "d"), "arguments: c d is left over; leave it out; values of one option"),
         (("compare", "a"), "NEW: is missing; give it, as in `"),
         (("--case",), "--case: requires an argument; `"),

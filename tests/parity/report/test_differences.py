@@ -8,6 +8,7 @@ import pytest
 from parity.base.errors import UserError
 from parity.report.assemble import latency_report
 from parity.report.differences import GROWTH, Changes, compare_reports, unchanged_up_to
+from parity.report.schema import PrecisionReport
 from parity.report.terminal_differences import summary
 from tests.parity import made_reports
 from tests.parity.made_reports import CULPRIT, TAPS, module, port, reference, verdict
@@ -322,3 +323,36 @@ class TestCommand:
         )
         other = saved("other", _case(_one(), weights_digest="f" * 64))
         assert "cannot be compared: hstu_tiny: not the same weights" in refused("compare", good, other)
+
+
+class TestOtherPrecisions:
+    """Later precisions of a run have its first batch alone."""
+
+    BATCHES = made_reports.BATCHES
+
+    def _ran(self, first, *others):
+        batches = tuple(
+            batch.model_copy(update={"precisions": (first, *others) if number == 0 else (first,)})
+            for number, batch in enumerate(self.BATCHES)
+        )
+        precisions = tuple(
+            PrecisionReport(precision=name, runners=_one().cases[0].precisions[0].runners)
+            for name in (first, *others)
+        )
+        return made_reports.report(batches=batches, precisions=precisions)
+
+    def test_a_precision_with_the_same_batches_is_compared(self):
+        alone, two = self._ran("fp32"), self._ran("fp32", "fp16")
+        actual = compare_reports(alone, two)
+        assert (actual.worse, actual.not_comparable) == ([], [])
+        assert actual.errors > 0
+        assert actual.added == ["hstu_tiny: precision fp16"]
+
+    def test_a_precision_with_other_batches_is_not(self):
+        first, behind = self._ran("fp16"), self._ran("fp32", "fp16")
+        with pytest.raises(UserError, match="hstu_tiny, fp16: not the same batches"):
+            compare_reports(first, behind)
+
+    def test_no_precision_in_common(self):
+        with pytest.raises(UserError, match=r"hstu_tiny: no precision in common \(fp32 and fp16\)"):
+            compare_reports(self._ran("fp32"), self._ran("fp16"))
