@@ -118,10 +118,10 @@ class Verb(click.Command):
             except click.UsageError as error:
                 if (more := _MORE.fullmatch(error.message)) is not None:
                     fix = "leave it out; values of one option have commas between them, and no spaces"
-                    verb = more[1].split()[0].strip("'\"")
+                    verb = more[1].partition(" ")[0].strip("'\"")
                     if verb in _verbs(ctx):
                         fix = f"begin with the verb: `{program_name(ctx)} {verb} ...`"
-                    raise UserError("arguments", more[1], "is left over", fix) from error
+                    raise UserError("arguments", more[1] or "''", "is left over", fix) from error
                 refusal = _no_number(error) if isinstance(error, click.BadParameter) else None
                 raise refusal or _other_use(ctx, error) from error
 

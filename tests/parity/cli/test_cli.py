@@ -45,6 +45,7 @@ TINY = ("--case", "hstu_tiny")
         # Without the verb, the call would be a run.
         ((*TINY, "replay", "out"), "arguments: replay out is left over; begin with the verb: `"),
         (("--seed", "3", "list"), "arguments: list is left over; begin with the verb: `"),
+        (("list", ""), "arguments: '' is left over; leave it out; values of one option"),
         (("compare", "a", "b", "c", "d"), "arguments: c d is left over; leave it out; values of one option"),
         (("compare", "a"), "NEW: is missing; give it, as in `"),
         (("--case",), "--case: requires an argument; `"),
