@@ -17,7 +17,7 @@ from parity.case import CallInForm, Case, Form
 from parity.runners.base import Arrays, Tensors
 from parity.runners.forms import form_of
 from parity.runners.torch.eager import recorded_arguments
-from parity.runners.tripy.compiled import Compiled, placed
+from parity.runners.tripy.compiled import Compiled
 from parity.runners.tripy.modules import IS_PORTABLE
 from parity.runners.tripy.runner import TripyRunner
 
@@ -59,9 +59,7 @@ class TripyJaggedRunner(TripyRunner):
         self, call: ModuleCall, inputs: Tensors, arrays: Arrays, whole: bool = True
     ) -> dict[str, torch.Tensor]:
         in_form = self._in_form(call, inputs, arrays)
-        compiled, arguments = self._compiled_in_form(call, in_form)
-        results = compiled.on_host(placed(arguments))
-        return in_form.padded({call.tap + output: tensor for output, tensor in results.items()})
+        return in_form.padded(self._results(call, *self._compiled_in_form(call, in_form)))
 
     def _call(self, call: ModuleCall, inputs: Tensors, arrays: Arrays) -> tuple[Compiled, Any]:
         return self._compiled_in_form(call, self._in_form(call, inputs, arrays))

@@ -319,7 +319,10 @@ class TripyModules(TapsAtOnce, ReplaysGraphs, MeasuresCoverage):
     def run_call(
         self, call: ModuleCall, inputs: Tensors, arrays: Arrays, whole: bool = True
     ) -> dict[str, torch.Tensor]:
-        compiled, arguments = self._call(call, inputs, arrays)
+        return self._results(call, *self._call(call, inputs, arrays))
+
+    def _results(self, call: ModuleCall, compiled: Compiled, arguments: Any) -> dict[str, torch.Tensor]:
+        """The results of a module's executable by tap, on the host."""
         results = compiled.on_host(placed(arguments))
         return {call.tap + output: tensor for output, tensor in results.items()}
 
