@@ -5,6 +5,7 @@ import html
 import re
 
 import pytest
+import torch
 
 from examples import conv_net, gpt2_block, sasrec
 from tests.parity.hidden_gpu import without_gpu
@@ -41,6 +42,9 @@ def test_the_mended_block_passes():
     assert gpt2_block.main(gpt2_block.MendedPort).passed
 
 
+@pytest.mark.skipif(
+    not torch.__version__.startswith("2.13."), reason="other releases of PyTorch round attention otherwise"
+)
 def test_the_picture_of_the_readme_shows_the_screen_of_today():
     shown = re.findall("<text[^>]*>([^<]*)</text>", failure_picture.PICTURE.read_text())
     drawn = words(html.unescape(" ".join(shown)))

@@ -11,12 +11,16 @@ once for all rows has other errors in every sample.
 Some models cannot run so (`NotBatchable`). A branch or a shape may depend on a rounded number. A model may
 write a rounded number into a tensor that exists once. PyTorch cannot vectorize every operation. Samples of
 such a model are taken one by one, with the same distribution, and the runner's log has the reason.
+
+A model may keep a tensor of a pass for later calls, such as a table in a cache of Python's. A later pass
+takes as many of its samples as it needs, and code outside of any pass takes the first one.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -24,7 +28,7 @@ import torch
 from torch._C._functorch import _add_batch_dim, _remove_batch_dim, _set_vmap_fallback_warning_enabled
 from torch._functorch.vmap import lazy_load_decompositions, vmap_increment_nesting
 
-from parity.base.dispatch import EachOperation, largest_bytes
+from parity.base.dispatch import EachOperation, largest_bytes, mapped
 from parity.base.precision import Precision
 from parity.capture.terms import terms
 from parity.case.users_code import line_of
@@ -35,6 +39,8 @@ from parity.runners.oracle.rounding import Errors, Roundings, norm_of_terms, sum
 CHUNK_BYTES = 1 << 24
 """Bytes of the largest tensor of a pass: samples are taken together up to it."""
 _LOG = logging.getLogger(__name__)
+_THREAD = threading.local()
+"""Of each thread, `is_sampling`: whether it is inside a pass."""
 
 
 class NotBatchable(Exception):
@@ -60,7 +66,9 @@ class Samples(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        raise NotBatchable(f"{func} outside of the pass")
+        if getattr(_THREAD, "is_sampling", False):
+            raise NotBatchable(f"{func} outside of the pass")
+        return func(*mapped(_first, args), **mapped(_first, kwargs or {}))
 
 
 class RoundingSamples(EachOperation):
@@ -88,13 +96,23 @@ class RoundingSamples(EachOperation):
         # An operation without a batching rule runs once for each sample: no news for users. Filters of
         # Python's warnings would belong to all threads of the process.
         _set_vmap_fallback_warning_enabled(False)
+        _THREAD.is_sampling = True
         return super().__enter__()
+
+    def __exit__(self, *exception: Any) -> None:
+        _THREAD.is_sampling = False
+        super().__exit__(*exception)
 
     def operation(self, func: Any, args: tuple, kwargs: dict) -> Any:
         name = func.overloadpacket.__name__
         if torch.Tag.nondeterministic_seeded in func.tags:
             raise NotBatchable(f"{func} draws random numbers of its own")
         places = [*_samples_in((*args, *kwargs.values()))]
+        if any(len(kept.values) != self._count for kept in places):
+            if func._schema.is_mutable:
+                raise NotBatchable(f"{func} has a tensor that the model keeps from another call")
+            args, kwargs = mapped(self._of_this_pass, args), mapped(self._of_this_pass, kwargs)
+            places = [*_samples_in((*args, *kwargs.values()))]
         if places and name == "_local_scalar_dense":
             return _common_number(args[0], func)
         in_place = func._schema.is_mutable
@@ -133,6 +151,12 @@ class RoundingSamples(EachOperation):
         if in_place:
             return args[0]
         return type(result)(results) if isinstance(result, (tuple, list)) else results[0]
+
+    def _of_this_pass(self, leaf: Any) -> Any:
+        """A tensor that the model keeps from another pass, with the samples of this one."""
+        if not isinstance(leaf, Samples) or len(leaf.values) == self._count:
+            return leaf
+        return Samples(_as_many(leaf.values, self._count))
 
     def _for_all(
         self, run: Callable[[Sequence[torch.Tensor]], tuple], values: list[torch.Tensor], func: Any
@@ -180,6 +204,15 @@ class RoundingSamples(EachOperation):
         before = None if before_bias is None else _all(before_bias)
         rounded = self._errors.add(values, shape, norms, count, exact, before)
         return output if isinstance(output, Samples) else Samples(rounded)
+
+
+def _as_many(values: torch.Tensor, count: int) -> torch.Tensor:
+    """So many samples, of which some may repeat."""
+    return values[torch.arange(count) % len(values)]
+
+
+def _first(leaf: Any) -> Any:
+    return leaf.values[0] if isinstance(leaf, Samples) else leaf
 
 
 def _samples_in(arguments: Iterable[Any]) -> Iterator[Samples]:
@@ -338,4 +371,6 @@ def _many_at_once(
 
 def _values(tensor: torch.Tensor, count: int) -> torch.Tensor:
     """All samples of a tap. A tensor without a rounding is equal in all."""
-    return tensor.values if isinstance(tensor, Samples) else tensor.expand(count, *tensor.shape)
+    if isinstance(tensor, Samples):
+        return tensor.values if len(tensor.values) == count else _as_many(tensor.values, count)
+    return tensor.expand(count, *tensor.shape)

@@ -149,14 +149,14 @@ class TestOnAGpu:
         x = torch.ones(4, device="cuda")
 
         def function():
-            time.sleep(0.01)
+            time.sleep(0.1)
             with torch.cuda.stream(queue):
                 return x + 1
 
         function()
-        # A GPU that other processes use takes the first event late.
-        assert max(measure(function, 3, queue).seconds) >= 0.01
-        assert max(measure_queued(function, 3, queue).seconds) < 0.01
+        # A GPU that other processes use takes an event late, by milliseconds.
+        assert max(measure(function, 3, queue).seconds) >= 0.05
+        assert max(measure_queued(function, 3, queue).seconds) < 0.05
 
     def test_what_waits_cannot_be_queued(self):
         x = torch.ones(4, device="cuda")

@@ -7,6 +7,7 @@ import shutil
 import sys
 
 import pytest
+import torch
 
 from datasets.dlrmv3.generator import users
 from datasets.dlrmv3.streaming import TINY
@@ -26,6 +27,10 @@ pytestmark = pytest.mark.xdist_group("serving")
 
 
 ARGUMENTS = ("serve", "--case", CASE, "--samples", str(COUNT), "--duration", "0.05", "--rate", "200")
+
+
+TOO_MANY = "is more than half of the " if torch.cuda.is_available() else "needs "
+"""What is wrong with a cache that no machine has room for: it lies on the GPU, where there is one."""
 
 
 def changed(options):
@@ -174,7 +179,6 @@ class TestTheVerb:
             (("--case", f"{CASE},hstu_tiny"), "where one of each is taken"),
             (("--runner", "tripy_layer"), "--runner: tripy_layer is not known; did you mean 'tripy_layers'?"),
             (("--tables-on", "disk"), "--tables-on: disk is not known"),
-            (("--tables-on", "cuda"), "--tables-on: cuda is absent: PyTorch finds no GPU here"),
             (("--data", "none"), "--data: none/requests_per_ts_offset.csv cannot be read"),
             (("--tables", __file__), f"--tables: {__file__}/manifest.json cannot be read"),
             (
@@ -186,7 +190,7 @@ class TestTheVerb:
             (("--kv-cache", "nan"), "--kv-cache: nan is no positive number of GiB"),
             (("--kv-cache", "inf"), "--kv-cache: inf is no positive number of GiB"),
             (("--kv-cache", "1e-7"), "--kv-cache: 1.01e-07 GiB hold no request of "),
-            (("--kv-cache", "1e9"), "--kv-cache: 1e+09 GiB needs "),
+            (("--kv-cache", "1e9"), f"--kv-cache: 1e+09 GiB {TOO_MANY}"),
             (("--rate", "0"), "--rate: 0.0 is no positive number"),
             (("--duration", "nan"), "--duration: nan is no positive number"),
             (("--save", "."), "--save: . exists; give a folder that does not exist"),
@@ -203,6 +207,11 @@ class TestTheVerb:
     )
     def test_bad_input_is_refused(self, refused, arguments, message):
         assert message in refused(*changed(arguments))
+
+    @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+    def test_tables_on_an_absent_gpu_are_refused(self, refused):
+        message = "--tables-on: cuda is absent: PyTorch finds no GPU here"
+        assert message in refused(*changed(("--tables-on", "cuda")))
 
     def test_without_loadgen_it_says_how_to_install_it(self, refused, monkeypatch):
         monkeypatch.setitem(sys.modules, "mlperf_loadgen", None)
