@@ -21,6 +21,7 @@ from parity.inputs.masks import valid_elements
 from parity.runners.oracle.replays import Replays
 from parity.runners.oracle.rerun import Rerun
 from parity.verdict.bound import Bound
+from parity.verdict.port_choices import PortChoices
 from parity.verdict.sampling_error import RoundingSamples
 
 
@@ -53,6 +54,9 @@ class Evidence:
             where the weights are not at hand.
         replays: Runs the oracle and the reference under other choices; None where they cannot run again.
         reference_isolated: Results of the reference's calls alone, where its tapped run has others.
+        inputs_isolated: Likewise, the inputs of its calls alone.
+        choices: The port's choices inside the model; None where it is judged under the oracle's own ones.
+        choices_isolated: The port's choices in calls alone, by the call's tap.
         ties, ties_isolated: Numbers of integers and booleans that are the port's in place of the oracle's,
             because rounding explains them, by tap.
         among_programs: Whether results inside the model are judged among those of other right programs.
@@ -84,6 +88,9 @@ class Evidence:
     rerun: Rerun | None = None
     replays: Replays | None = None
     reference_isolated: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    inputs_isolated: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    choices: PortChoices | None = None
+    choices_isolated: Mapping[str, PortChoices] = field(default_factory=dict)
     ties: Mapping[str, int] = field(default_factory=dict)
     ties_isolated: Mapping[str, int] = field(default_factory=dict)
     among_programs: bool = False
@@ -121,9 +128,14 @@ class Evidence:
         elif call.tap in self._programs:
             results = self._programs[call.tap]
         else:
-            results = self.replays.programs(call, self.reference.call_inputs)
+            results = self.replays.programs(call, self.call_inputs)
             self._programs[call.tap] = results
         return RoundingSamples(results[tap]) if tap in results else None
+
+    @property
+    def call_inputs(self) -> Mapping[str, torch.Tensor]:
+        """The inputs of calls alone, by key."""
+        return self.inputs_isolated or self.reference.call_inputs
 
     @functools.cached_property
     def exact_taps(self) -> frozenset[str]:

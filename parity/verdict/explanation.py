@@ -25,6 +25,7 @@ from parity.verdict.equal_tensors import NamedTensor, equal_tensor, of_call, of_
 from parity.verdict.evidence import Evidence, Results
 from parity.verdict.judgement import MODEL_OUTPUT, RunnerJudgement, TapJudgement
 from parity.verdict.patterns import FailedTensor, all_at, explain, is_place, named_axes
+from parity.verdict.port_choices import PortChoices
 from parity.verdict.rule import Verdict
 
 NO_CAUSE = "the search for a cause ended with an error of this suite's: "
@@ -142,10 +143,15 @@ def _cause(
         other_runnable = _alone(evidence, other.tap)
         if result is not None and other_runnable is not None:
             exchanged = _exchanged(evidence, other.tap, other_runnable[0])
-            of_others.append(OtherResult(*other_runnable, result, is_changeable, exchanged))
-    return _searched(
-        lambda: cause(*runnable, failed, is_changeable, of_others, _exchanged(evidence, tap.tap, runnable[0]))
-    )
+            choices = _choices_alone(evidence, other.tap)
+            of_others.append(OtherResult(*other_runnable, result, is_changeable, exchanged, choices))
+    exchanged, choices = _exchanged(evidence, tap.tap, runnable[0]), _choices_alone(evidence, tap.tap)
+    return _searched(lambda: cause(*runnable, failed, is_changeable, of_others, exchanged, choices))
+
+
+def _choices_alone(evidence: Evidence, tap: str) -> PortChoices | None:
+    """The port's choices in a module alone, by a tap of its call."""
+    return evidence.choices_isolated.get(evidence.kinds[tap].tap)
 
 
 def _searched(search: Callable[[], str]) -> tuple[str, ...]:
@@ -162,7 +168,7 @@ def _alone(evidence: Evidence, tap: str) -> tuple[Run, Mapping[str, torch.Tensor
     if call is None or rerun is None:
         return None
     keys = argument_keys(call.args, call.kwargs)
-    own = {key: evidence.reference.call_inputs[key] for key in keys.values()}
+    own = {key: evidence.call_inputs[key] for key in keys.values()}
 
     def run(arguments: Mapping[str, torch.Tensor]) -> torch.Tensor:
         changed = {keys[name]: tensor for name, tensor in arguments.items()}
@@ -214,11 +220,22 @@ def explain_between(evidence: Evidence, results: Results, comparison: Comparison
         try:
             right_outputs = itertools.islice(_right_outputs(evidence, results, comparison), MOST_OTHERS)
             others = [
-                OtherResult(functools.partial(rerun.until, output), rerun.inputs(), result, is_changeable)
+                OtherResult(
+                    functools.partial(rerun.until, output),
+                    rerun.inputs(),
+                    result,
+                    is_changeable,
+                    choices=evidence.choices,
+                )
                 for output, result in right_outputs
             ]
             return cause(
-                functools.partial(rerun.until, target), rerun.inputs(), failed, is_changeable, others
+                functools.partial(rerun.until, target),
+                rerun.inputs(),
+                failed,
+                is_changeable,
+                others,
+                choices=evidence.choices,
             )
         except KeyError:
             # An output under the port's name, or a call that another batch makes.

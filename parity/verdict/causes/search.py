@@ -5,40 +5,29 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from types import FrameType, MappingProxyType
-from typing import Any
+from types import MappingProxyType
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from parity.base.interruption import raisable
-from parity.verdict.causes.changes import changes_of
-from parity.verdict.causes.operations import LEFT_OUT, SHIFTED, Change, DoesNotFit, Operation, Place, in_place
+from parity.verdict.causes.argument_changes import changed_arguments
+from parity.verdict.causes.operations import LEFT_OUT, SHIFTED, Change, Place
+from parity.verdict.causes.runs import Program, Run
 from parity.verdict.distances import Oracle
 from parity.verdict.patterns import FailedTensor
+from parity.verdict.port_choices import PortChoices
 
 FITS = "fits the reference "
 """Begins the text of a cause."""
 MOST_TRIALS = 500
 """Largest number of runs of the module."""
-_LIBRARIES = frozenset({"torch", "parity"})
-"""Packages whose frames are none of the user's code."""
 MOST_JOINT = 5
 """Largest number of operations of which every selection is changed together."""
-MOST_ARGUMENTS = 6
-"""Largest number of arguments that are exchanged in pairs."""
 MOST_ELEMENTS = 2**30
 """Largest number of computed elements of all runs."""
-COARSER = (torch.float32, torch.float16, torch.bfloat16, torch.int64)
-"""Types that a floating-point argument may wrongly have had."""
-
-Run = Callable[[Mapping[str, torch.Tensor]], torch.Tensor]
-"""Runs the reference's code in float64 on the tensors of its arguments, by name."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +38,7 @@ class OtherResult:
         run: See `Run`.
         arguments: The tensors of its call's arguments, by name.
         result: The port's result, right or wrong, and its limit.
-        is_changeable, exchanged: See `cause`.
+        is_changeable, exchanged, choices: See `Program`.
     """
 
     run: Run
@@ -57,6 +46,7 @@ class OtherResult:
     result: FailedTensor
     is_changeable: Callable[[], bool] = lambda: True
     exchanged: Mapping[str, Run] = field(default_factory=dict)
+    choices: PortChoices | None = None
 
     def contradicts(self, key: Hashable) -> bool:
         """Whether a change gives another result than the port's; not in a call without the operation."""
@@ -73,9 +63,9 @@ class OtherResult:
     def _trials(self) -> dict[Hashable, list[_Trial]]:
         """All changes, several ones in the same words together."""
         self.run(self.arguments)
-        changes = _listed(self.run, self.arguments, self.is_changeable).changes
+        program = Program(self.run, self.arguments, self.is_changeable, self.exchanged, self.choices)
         trials: dict[Hashable, list[_Trial]] = {}
-        for trial in _trials(self.run, self.arguments, changes, self.exchanged):
+        for trial in _trials(program, program.listed().changes):
             trials.setdefault(trial.key, []).append(trial)
         return trials
 
@@ -87,6 +77,7 @@ def cause(
     is_changeable: Callable[[], bool] = lambda: True,
     others: Sequence[OtherResult] = (),
     exchanged: Mapping[str, Run] = MappingProxyType({}),
+    choices: PortChoices | None = None,
 ) -> str:
     """The change of the reference's code that gives the port's result, in words; empty without one.
 
@@ -95,19 +86,20 @@ def cause(
     number, and a number before shifted data.
 
     Args:
-        run: See `Run`.
-        arguments: The tensors of the code's arguments, by name.
+        run, arguments, is_changeable, exchanged, choices: See `Program`.
         failed: The port's result and its limit.
-        is_changeable: Whether the operation that runs is one of the code, and not of a module inside it.
         others: Other results of the code.
-        exchanged: Runs of the code with other weights in the place of its own, in words.
     """
+    program = Program(run, arguments, is_changeable, exchanged, choices)
     # What the first run loads is no operation of the module. A result of random numbers has no cause here.
-    if not np.array_equal(run(arguments).double().cpu().numpy(), failed.oracle, equal_nan=True):
+    if not np.array_equal(program.result().double().cpu().numpy(), failed.oracle, equal_nan=True):
         return ""
-    plain = _listed(run, arguments, is_changeable)
+    # Choices that a changed program may take, and the verdict's may not, are no cause.
+    if choices is not None and math.isfinite(_residual(program.changed, failed)):
+        return ""
+    plain = program.listed()
     best, text = (math.inf, 0), ""
-    for number, trial in enumerate(_trials(run, arguments, plain.changes, exchanged)):
+    for number, trial in enumerate(_trials(program, plain.changes)):
         if number >= MOST_TRIALS or number * plain.elements >= MOST_ELEMENTS:
             break
         fit = (_residual(trial.run, failed), trial.rank)
@@ -147,29 +139,15 @@ class _Trial:
         return 2 if self.rivals else int(not self.text.startswith(LEFT_OUT))
 
 
-def _listed(
-    run: Run, arguments: Mapping[str, torch.Tensor], is_changeable: Callable[[], bool]
-) -> _Operations:
-    """The changes of a run's operations."""
-    with torch.no_grad(), _Operations(is_changeable=is_changeable) as operations:
-        run(arguments)
-    return operations
-
-
-def _trials(
-    run: Run,
-    arguments: Mapping[str, torch.Tensor],
-    changes: Sequence[tuple[int, Change]],
-    exchanged: Mapping[str, Run],
-) -> Iterator[_Trial]:
-    for text, changed in _changed_arguments(arguments):
-        yield _Trial(text, text, functools.partial(run, {**arguments, **changed}))
-    for text, other in exchanged.items():
-        yield _Trial(text, text, functools.partial(_without_gradients, other, arguments))
+def _trials(program: Program, changes: Sequence[tuple[int, Change]]) -> Iterator[_Trial]:
+    for text, changed in changed_arguments(program.arguments):
+        yield _Trial(text, text, functools.partial(program.changed, arguments=changed))
+    for text, other in program.exchanged.items():
+        yield _Trial(text, text, functools.partial(program.changed, run=other))
     # A loop has few joint changes and many single ones.
     places = _places(changes)
     for text, key, together in _joint(changes, places):
-        yield _changed_operations(run, arguments, text, key, together)
+        yield _changed_operations(program, text, key, together)
     for number, change in changes:
         # Equal changes of one operation share a place. Another one in the same words may have none.
         runs = places.get((change.origin, change.text), {})
@@ -178,23 +156,12 @@ def _trials(
         text = change.text
         if change.origin is not None and len(times) > 1:
             text = f"{text}, the {_ordinal(time + 1)} of {len(times)} times in {change.origin.words}"
-        yield _changed_operations(run, arguments, text, (change.origin, change.text, time), {number: change})
+        yield _changed_operations(program, text, (change.origin, change.text, time), {number: change})
 
 
-def _without_gradients(run: Run, arguments: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    with torch.no_grad():
-        return run(arguments)
-
-
-def _changed_operations(
-    run: Run,
-    arguments: Mapping[str, torch.Tensor],
-    text: str,
-    key: Hashable,
-    changes: Mapping[int, Change],
-) -> _Trial:
+def _changed_operations(program: Program, text: str, key: Hashable, changes: Mapping[int, Change]) -> _Trial:
     def changed(made: Mapping[int, Change]) -> Callable[[], torch.Tensor]:
-        return lambda: _run_changed(run, arguments, made)
+        return lambda: program.changed(made)
 
     # Changes of one text have rivals of one kind.
     rivals = [
@@ -241,13 +208,6 @@ def _joint(
                 yield f"with {count} {words}", (words, *together), together
 
 
-def _run_changed(
-    run: Run, arguments: Mapping[str, torch.Tensor], changes: Mapping[int, Change]
-) -> torch.Tensor:
-    with torch.no_grad(), _Operations(changes):
-        return run(arguments)
-
-
 def _result(trial: Callable[[], torch.Tensor]) -> np.ndarray | None:
     """A changed result; None for a change that does not run."""
     try:
@@ -265,108 +225,3 @@ def _residual(trial: Callable[[], torch.Tensor], failed: FailedTensor) -> float:
     if not np.isfinite(changed[failed.counted]).all() or not failed.is_explained_by(changed):
         return math.inf
     return Oracle(changed[failed.counted]).distance(failed.port[failed.counted]).l2
-
-
-def _changed_arguments(
-    arguments: Mapping[str, torch.Tensor],
-) -> Iterator[tuple[str, dict[str, torch.Tensor]]]:
-    """Arguments of another type, shifted masks and positions, and arguments in each other's place."""
-    yield from _exchanged_arguments(arguments)
-    for name, tensor in arguments.items():
-        if tensor.dtype is torch.bool:
-            for axis in range(tensor.ndim):
-                for step in (1, -1):
-                    text = f"with {name} {SHIFTED} {step:+d} along axis {axis}"
-                    yield text, {name: tensor.roll(step, axis)}
-            yield f"with {name} inverted", {name: ~tensor}
-            # Such as queries for keys.
-            for first, second in itertools.combinations(range(tensor.ndim), 2):
-                turned = tensor.transpose(first, second)
-                if turned.shape == tensor.shape and not torch.equal(turned, tensor):
-                    yield f"with axes {first} and {second} of {name} exchanged", {name: turned}
-        elif tensor.dtype.is_floating_point:
-            for other in COARSER:
-                rounded = tensor.to(other).to(tensor.dtype)
-                if not torch.equal(rounded, tensor):
-                    yield f"with {name} as {str(other).removeprefix('torch.')}", {name: rounded}
-        else:
-            for step in (1, -1):
-                yield f"with {name} {SHIFTED} {step:+d}", {name: (tensor + step).clamp(min=0)}
-            # Both ends of edges, or both sides of pairs.
-            for axis in (axis for axis, size in enumerate(tensor.shape) if size == 2):
-                yield f"with both parts of {name} along axis {axis} exchanged", {name: tensor.flip(axis)}
-            for wide in (torch.int32, torch.float32, torch.float16, torch.bfloat16):
-                cast = tensor.to(wide).to(tensor.dtype)
-                if not torch.equal(cast, tensor):
-                    yield f"with {name} as {str(wide).removeprefix('torch.')}", {name: cast}
-
-
-def _exchanged_arguments(
-    arguments: Mapping[str, torch.Tensor],
-) -> Iterator[tuple[str, dict[str, torch.Tensor]]]:
-    """Two arguments of one shape and type in each other's place, or one in both."""
-    first = itertools.islice(arguments.items(), MOST_ARGUMENTS)
-    for (name, tensor), (other, another) in itertools.combinations(first, 2):
-        if (tensor.shape, tensor.dtype) == (another.shape, another.dtype) and not torch.equal(
-            tensor, another
-        ):
-            yield f"with {name} and {other} exchanged", {name: another, other: tensor}
-            yield f"with {name} in place of {other}", {other: tensor}
-            yield f"with {other} in place of {name}", {name: another}
-
-
-def _origin() -> Place:
-    """The place in the user's code that runs the present operation; else PyTorch's module that runs alone."""
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None and frame.f_globals.get("__name__") != __name__:
-        if frame.f_globals.get("__name__", "").partition(".")[0] not in _LIBRARIES:
-            name = Path(frame.f_code.co_filename).name
-            return Place(frame.f_code, frame.f_lasti, f"{name}:{frame.f_lineno}")
-        frame = frame.f_back
-    return Place(None, 0, "the module")
-
-
-class _Operations(TorchDispatchMode):
-    """Counts the operations of a run, and changes some of them, or lists the changes of all.
-
-    Args:
-        made: Changes by the number of the operation; None to list changes.
-        is_changeable: See `cause`.
-    """
-
-    def __init__(
-        self,
-        made: Mapping[int, Change] | None = None,
-        is_changeable: Callable[[], bool] = lambda: True,
-    ) -> None:
-        super().__init__()
-        self._is_changeable = is_changeable
-        self._made = made
-        self._places = itertools.count()
-        self.elements = 0
-        self.changes: list[tuple[int, Change]] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        # In inference mode, composite operations come whole.
-        with self:
-            result = func.decompose(*args, **kwargs)
-        if result is not NotImplemented:
-            return result
-        place = next(self._places)
-        operation = Operation(func, args, kwargs)
-        if self._made is not None and place in self._made:
-            change = self._made[place]
-            if (change.function, change.origin) != (func, _origin()):
-                raise DoesNotFit("an earlier change moves the numbers of the operations")
-            try:
-                return in_place(operation, change.result(operation))
-            except (RuntimeError, NotImplementedError) as error:
-                raise DoesNotFit(str(error)) from error
-        result = func(*args, **kwargs)
-        if self._made is None:
-            self.elements += result.numel() if isinstance(result, torch.Tensor) else 0
-            if self._is_changeable():
-                found = {"function": func, "origin": _origin()}
-                self.changes += [(place, replace(change, **found)) for change in changes_of(operation)]
-        return result

@@ -46,11 +46,16 @@ def admissible(choice: Choice, value: torch.Tensor, bound: Bound) -> torch.Tenso
         value: Another choice in its place, of its shape.
         bound: The bound of the numbers' error.
     """
+    return within(choice, value, limits(choice, bound))
+
+
+def within(choice: Choice, value: torch.Tensor, limits: list[torch.Tensor]) -> torch.Tensor:
+    """Mask as of `admissible`, from the limits of the choice's numbers."""
+    (limit,) = limits
     if choice.operation in RANKING:
-        return _ranked(choice, value, bound)
+        return _ranked(choice, value, limit)
     if choice.operation in COMPARING:
-        return _compared(choice, value, bound)
-    (limit,) = limits(choice, bound)
+        return _compared(choice, value, limit)
     (numbers,) = choice.numbers
     low, high = choice.at(numbers - limit), choice.at(numbers + limit)
     low, high = torch.minimum(low, high), torch.maximum(low, high)
@@ -88,8 +93,7 @@ def _limit(choice: Choice, place: int, bound: Bound) -> torch.Tensor:
     return torch.where(error == 0.0, 0.0, limit)
 
 
-def _ranked(choice: Choice, value: torch.Tensor, bound: Bound) -> torch.Tensor:
-    (limit,) = limits(choice, bound)
+def _ranked(choice: Choice, value: torch.Tensor, limit: torch.Tensor) -> torch.Tensor:
     numbers = choice.numbers[0].to(torch.float64)
     if not choice.is_descending:
         numbers = -numbers
@@ -125,8 +129,8 @@ def _ranked(choice: Choice, value: torch.Tensor, bound: Bound) -> torch.Tensor:
     return right.expand(value.shape).movedim(-1, axis).reshape(shape)
 
 
-def _compared(choice: Choice, value: torch.Tensor, bound: Bound) -> torch.Tensor:
-    distance, (limit,) = choice.distance, limits(choice, bound)
+def _compared(choice: Choice, value: torch.Tensor, limit: torch.Tensor) -> torch.Tensor:
+    distance = choice.distance
     if choice.operation in ("eq", "ne"):
         return (distance.abs() <= limit) & (limit > 0) | (value == choice.own)
     low, high = choice.compare(distance - limit), choice.compare(distance + limit)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,9 +21,10 @@ from parity.runners.oracle.choice import ROUNDING
 from parity.runners.oracle.choices import DifferentChoices, Prescribed
 from parity.runners.oracle.replays import Replay
 from parity.verdict.bound import Bound, bound_for
-from parity.verdict.choices.admissible import admissible
+from parity.verdict.choices.admissible import admissible, limits
 from parity.verdict.choices.proposals import propose
 from parity.verdict.choices.search import search
+from parity.verdict.port_choices import PortChoices
 
 if TYPE_CHECKING:
     from parity.verdict.evidence import Evidence, Results
@@ -52,7 +53,7 @@ def under_port_choices(evidence: Evidence, results: Results) -> Evidence:
     port = _of_port(evidence, results, evidence.reference.tensors)
 
     explained = _explained(evidence.replays.whole, port, _bounds(evidence))
-    return evidence if explained is None else _with_whole(evidence, evidence.oracle, explained[0])
+    return evidence if explained is None else _with_whole(evidence, evidence.oracle, explained)
 
 
 def under_hidden_choices(
@@ -81,18 +82,20 @@ def under_hidden_choices(
             continue
         bound = bound_for(evidence.precision_alone(call), recorded.longest_sums[call.path])
         run = functools.partial(replays.call, call, recorded.call_inputs)
-        replay = _searched(
+        explained = _searched(
             run, port, lambda tap, bound=bound: bound, bound, evidence.batch_size, evidence.oracle_isolated
         )
-        if replay is not None:
-            again[call.tap] = replay
+        if explained is not None:
+            again[call.tap] = explained
     evidence = _with_calls(evidence, natural.oracle_isolated, again)
     if not whole:
         return evidence
     port = _of_port(evidence, results, evidence.reference.tensors)
     longest = bound_for(evidence.precision, evidence.model_longest_sum)
-    replay = _searched(replays.whole, port, _bounds(evidence), longest, evidence.batch_size, evidence.oracle)
-    return evidence if replay is None else _with_whole(evidence, natural.oracle, replay)
+    explained = _searched(
+        replays.whole, port, _bounds(evidence), longest, evidence.batch_size, evidence.oracle
+    )
+    return evidence if explained is None else _with_whole(evidence, natural.oracle, explained)
 
 
 def _bounds(evidence: Evidence) -> Callable[[str], Bound]:
@@ -102,8 +105,9 @@ def _bounds(evidence: Evidence) -> Callable[[str], Bound]:
     )
 
 
-def _with_whole(evidence: Evidence, natural: Mapping[str, torch.Tensor], replay: Replay) -> Evidence:
+def _with_whole(evidence: Evidence, natural: Mapping[str, torch.Tensor], explained: _Explained) -> Evidence:
     """The evidence with the whole model run again; `natural` is the oracle under its own choices."""
+    replay = explained.replay
     own, again = evidence.reference, replay.reference_capture
     reference = replace(
         own,
@@ -115,6 +119,8 @@ def _with_whole(evidence: Evidence, natural: Mapping[str, torch.Tensor], replay:
         evidence,
         reference=reference,
         reference_isolated=evidence.reference_isolated or own.tensors,
+        inputs_isolated=evidence.call_inputs,
+        choices=explained.choices,
         oracle={**evidence.oracle, **replay.oracle},
         oracle_received=replay.oracle_capture,
         ties={**evidence.ties, **_ties(natural, replay.oracle)},
@@ -159,12 +165,12 @@ def _calls(evidence: Evidence, results: Results) -> Evidence:
         run = functools.partial(evidence.replays.call, call, evidence.reference.call_inputs)
         explained = _explained(run, port, lambda tap, bound=bound: bound)
         if explained is not None:
-            again[call.tap] = explained[0]
+            again[call.tap] = explained
     return _with_calls(evidence, evidence.oracle_isolated, again)
 
 
 def _with_calls(
-    evidence: Evidence, natural: Mapping[str, torch.Tensor], again: Mapping[str, Replay]
+    evidence: Evidence, natural: Mapping[str, torch.Tensor], again: Mapping[str, _Explained]
 ) -> Evidence:
     """The evidence with calls of modules run again alone; `natural` as in `_with_whole`."""
     if not again:
@@ -172,17 +178,52 @@ def _with_calls(
     oracle = dict(evidence.oracle_isolated)
     reference = dict(evidence.reference_isolated or evidence.reference.tensors)
     ties = dict(evidence.ties_isolated)
-    for replay in again.values():
+    for replay in (explained.replay for explained in again.values()):
         ties |= _ties(natural, replay.oracle)
         oracle |= replay.oracle
         reference |= replay.reference
-    return replace(evidence, oracle_isolated=oracle, reference_isolated=reference, ties_isolated=ties)
+    return replace(
+        evidence,
+        oracle_isolated=oracle,
+        reference_isolated=reference,
+        choices_isolated={
+            **evidence.choices_isolated,
+            **{tap: explained.choices for tap, explained in again.items()},
+        },
+        ties_isolated=ties,
+    )
+
+
+@dataclass(frozen=True)
+class _Explained:
+    """Oracle and reference under the port's choices that rounding explains.
+
+    Attributes:
+        replay: Their results.
+        taken: These choices.
+        shown: All choices that the port's results show.
+        bound: The bound of a choice, by its number.
+    """
+
+    replay: Replay
+    taken: Prescribed
+    shown: Prescribed
+    bound: Callable[[int], Bound]
+
+    @property
+    def choices(self) -> PortChoices:
+        """The choices for other programs."""
+        known = {}
+        for number in self.shown:
+            choice = self.replay.choices.choices[number]
+            known[number] = choice.sizes[0], limits(choice, self.bound(number))[0]
+        return PortChoices(self.taken, self.shown, known)
 
 
 def _explained(
     run: Callable[[Prescribed, bool], Replay], port: Mapping[str, torch.Tensor], bound: Callable[[str], Bound]
-) -> tuple[Replay, Prescribed] | None:
-    """A replay under the port's choices, without those that rounding does not explain; and these choices.
+) -> _Explained | None:
+    """A replay under the port's choices, without those that rounding does not explain.
 
     It is None for a model without choices, and for one whose choices differ from run to run.
     """
@@ -194,7 +235,7 @@ def _explained(
 
 def _repeated(
     run: Callable[[Prescribed, bool], Replay], port: Mapping[str, torch.Tensor], bound: Callable[[str], Bound]
-) -> tuple[Replay, Prescribed] | None:
+) -> _Explained | None:
     """The result of `_explained`. Raises `DifferentChoices` for a run with other choices than the first."""
     replay = run({}, False)
     choices = [choice for choice in replay.choices.choices if choice is not None]
@@ -203,7 +244,7 @@ def _repeated(
     found = _proposed(run, replay, port, bound)
     exact = {tap: tensor for tap, tensor in port.items() if not tensor.dtype.is_floating_point}
     # The reference's rounded numbers may explain what those around the oracle's do not.
-    if any(choice.operation in ROUNDING for choice in choices) and _differ(exact, found[0].oracle, exact):
+    if any(choice.operation in ROUNDING for choice in choices) and _differ(exact, found.replay.oracle, exact):
         return _proposed(run, run({}, True), port, bound)
     return found
 
@@ -213,10 +254,14 @@ def _proposed(
     replay: Replay,
     port: Mapping[str, torch.Tensor],
     bound: Callable[[str], Bound],
-) -> tuple[Replay, Prescribed]:
+) -> _Explained:
     """A replay under the choices that the port's results show in `replay`, the run under the oracle's own."""
-    prescribed, taps = propose(replay.choices, replay.oracle, port)
-    return _settled(run, prescribed, lambda number: bound(taps[number]))
+    shown, taps = propose(replay.choices, replay.oracle, port)
+
+    def of_choice(number: int) -> Bound:
+        return bound(taps[number])
+
+    return _Explained(*_settled(run, dict(shown), of_choice), shown, of_choice)
 
 
 def _settled(
@@ -246,7 +291,7 @@ def _searched(
     hidden: Bound,
     rows: int,
     known: Mapping[str, torch.Tensor],
-) -> Replay | None:
+) -> _Explained | None:
     """A replay under choices that bring the oracle nearer to the port than `known`, its results so far.
 
     It is None where there are none.
@@ -254,8 +299,7 @@ def _searched(
     explained = _explained(run, port, bound)
     if explained is None:
         return None
-    replay, start = explained
-    prescribed = start
+    replay, prescribed = explained.replay, explained.taken
     try:
         for _ in range(SEARCHES):
             before = prescribed
@@ -267,12 +311,23 @@ def _searched(
             replay, prescribed = _settled(run, prescribed, lambda number: hidden)
     except DifferentChoices:
         return None
-    if prescribed is not start:
-        return replay
+    if prescribed is not explained.taken:
+        return _Explained(replay, prescribed, _joined(explained.shown, prescribed), lambda number: hidden)
     # Floating-point numbers of the port may show choices too.
-    shows = any(mask.any() for _, mask in start.values())
+    shows = any(mask.any() for _, mask in explained.taken.values())
     both = port.keys() & replay.oracle.keys() & known.keys()
-    return replay if shows and any(not torch.equal(replay.oracle[tap], known[tap]) for tap in both) else None
+    return (
+        explained if shows and any(not torch.equal(replay.oracle[tap], known[tap]) for tap in both) else None
+    )
+
+
+def _joined(shown: Prescribed, found: Prescribed) -> Prescribed:
+    """The choices that results show, and elsewhere those that a search finds."""
+    joined = dict(found)
+    for number, (values, mask) in shown.items():
+        other, is_found = found.get(number, (values, mask))
+        joined[number] = torch.where(mask, values, other), mask | is_found
+    return joined
 
 
 def _ties(natural: Mapping[str, torch.Tensor], chosen: Mapping[str, torch.Tensor]) -> dict[str, int]:

@@ -1,5 +1,7 @@
 """The basis of verdicts: which sums and modules stand behind a tap, and which elements count."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -271,3 +273,22 @@ def test_the_truth_of_numbers_that_only_move_is_the_references():
     assert evidence.truth_inside("mask", moves) is ids
     assert evidence.truth_inside("own", moves) is exact
     assert evidence.truth_inside("elsewhere", moves) is evidence.truth_inside("elsewhere", computes) is None
+
+
+def test_other_programs_of_a_module_alone_have_the_inputs_that_it_ran_on():
+    """The reference's second run, under the port's choices, may have others."""
+    asked = []
+
+    def programs(call, inputs):
+        asked.append((call.path, inputs))
+        return {"first[0]": torch.ones(3, 2)}
+
+    own, again = {"key": torch.zeros(2)}, {"key": torch.ones(2)}
+    evidence = _evidence(CALLS, replays=SimpleNamespace(programs=programs))
+    evidence.reference.call_inputs.update(again)
+    assert evidence.call_inputs is evidence.reference.call_inputs
+    evidence.inputs_isolated = own
+    assert evidence.programs("first[0]", isolated=True) is not None
+    assert evidence.programs("first[1]", isolated=True) is None
+    (((path, inputs),), expected) = asked, own
+    assert (path, inputs is expected) == ("first", True)

@@ -10,6 +10,7 @@ from parity.verdict import explanation
 from parity.verdict.comparison import compare
 from parity.verdict.explanation import explain_between, with_cause
 from parity.verdict.judgement import MODEL_OUTPUT, ArgumentDifference, CallJudgement, Diagnosis
+from parity.verdict.port_choices import PortChoices
 from parity.verdict.rule import failure
 from tests.parity.comparisons import OUTPUT, TENSORS, evidence_with, results_with
 from tests.parity.judgements import BOUND, tap, verdict
@@ -61,10 +62,11 @@ def asked(
     """The searches for a cause, and the explanation; `judged` has other judgements on taps of the model."""
     searches = []
 
-    def cause(run, inputs, failed, may_change, others):
+    def cause(run, inputs, failed, may_change, others, choices):
         searches.append((run("changed"), inputs, failed, may_change()))
         searches.extend((other.run("changed"), other.arguments, other.result) for other in others)
         assert all(other.is_changeable() is may_change() for other in others)
+        assert all(known is evidence.choices for known in (choices, *(other.choices for other in others)))
         return text
 
     monkeypatch.setattr(explanation, "cause", cause)
@@ -72,6 +74,7 @@ def asked(
     results.untapped[OUTPUT] = 2 * TENSORS[OUTPUT]
     results.tapped["bias"] = 3 * TENSORS["bias"]
     evidence = evidence_with(**evidence)
+    evidence.choices = PortChoices({}, {}, {})
     comparison = compare(evidence, results)
     evidence.rerun = Rerun(running) if rerun else None
     present = [(judged or {}).get(tap.tap, tap) for tap in comparison.taps]
@@ -258,7 +261,7 @@ def test_the_places_of_wrong_elements_are_told_without_a_cause_alone():
 def test_a_search_that_never_meets_the_tensor_has_no_cause(monkeypatch):
     """Such as a call that another batch makes."""
 
-    def missing(*_):
+    def missing(*_, **__):
         raise KeyError("block")
 
     monkeypatch.setattr(explanation, "cause", missing)

@@ -14,6 +14,7 @@ from parity.verdict import explanation
 from parity.verdict.distances import Distance
 from parity.verdict.explanation import explain_alone, explain_tap
 from parity.verdict.judgement import TapJudgement
+from parity.verdict.port_choices import PortChoices
 from tests.parity.comparisons import evidence_with
 from tests.parity.verdict.test_explanation import (
     ALONE,
@@ -138,10 +139,12 @@ def test_a_cause_holds_in_the_last_other_calls_of_the_same_result(evidence, monk
     """Right ones count as well; other results, and calls without numbers or without a run, do not."""
     taps = ["block", *(f"block@{number}" for number in range(1, 8)), "block@1[1]", "head"]
     calls = [ModuleCall(tap, tap, "Block", [], {}, (tap,)) for tap in taps if tap != "block@6"]
+    choices = {tap: PortChoices({}, {}, {}) for tap in ("block", "block@7")}
     known = dataclasses.replace(
         evidence,
         reference=Capture(calls=calls, longest_sums=dict.fromkeys(taps, 1)),
         oracle_isolated={tap: ALONE + place for place, tap in enumerate(taps)},
+        choices_isolated=choices,
         boundary={"block@4": np.arange(B * N * D).reshape(B, N, D) == 2},
         rerun=SimpleNamespace(
             running=[],
@@ -159,7 +162,8 @@ def test_a_cause_holds_in_the_last_other_calls_of_the_same_result(evidence, monk
     ]
     seen = []
 
-    def cause(run, arguments, failed, is_changeable, others, exchanged):
+    def cause(run, arguments, failed, is_changeable, others, exchanged, own_choices):
+        assert own_choices is choices["block"]
         assert float(run({})[0, 0, 0]) == float(ALONE[0, 0, 0])
         seen.extend(others)
         return "fits"
@@ -169,6 +173,7 @@ def test_a_cause_holds_in_the_last_other_calls_of_the_same_result(evidence, monk
     assert explain_tap(known, results, judged[0], judged)[0] == "fits"
     # The last four are 4 to 7, of which 5 has no result and 6 no run.
     for number, other in zip((4, 7), seen, strict=True):
+        assert other.choices is choices.get(f"block@{number}")
         assert other.result.port.tolist() == ports[f"block@{number}"].tolist()
         assert other.result.oracle.tolist() == known.oracle_isolated[f"block@{number}"].tolist()
         assert other.run({}).tolist() == ALONE.tolist()
@@ -179,7 +184,7 @@ def test_a_cause_holds_in_the_last_other_calls_of_the_same_result(evidence, monk
 def test_a_cause_holds_in_other_results_of_the_call_and_changes_no_right_module(evidence, monkeypatch):
     """The module itself has a right result, and is no right module."""
     call = ModuleCall("block", "block", "Block", [], {}, ("block", "block[1]"))
-    exchanged = []
+    exchanged, of_call = [], PortChoices({}, {}, {})
 
     @contextlib.contextmanager
     def exchange():
@@ -201,6 +206,7 @@ def test_a_cause_holds_in_other_results_of_the_call_and_changes_no_right_module(
         evidence,
         reference=Capture(calls=[call], longest_sums={"block": 1}),
         oracle_isolated={"block": ALONE, "block[1]": OTHER},
+        choices_isolated={"block": of_call},
         rerun=rerun,
     )
     own = TapJudgement("block", "block", "Block", PASS, FAIL)
@@ -209,7 +215,7 @@ def test_a_cause_holds_in_other_results_of_the_call_and_changes_no_right_module(
     wrong = TapJudgement("block.wrong", "block.wrong", "Inside", PASS, FAIL)
     seen = []
 
-    def cause(run, arguments, failed, is_changeable, others, runs):
+    def cause(run, arguments, failed, is_changeable, others, runs, choices):
         for rerun.running[:] in (["block"], ["block", "block.wrong"], ["block", "block.inside"]):
             seen.append(is_changeable())
             assert all(other.is_changeable() is seen[-1] for other in others)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from parity.verdict.causes import search
+from parity.verdict.causes import runs, search
 from parity.verdict.causes.operations import Change, Place
 from tests.parity.verdict.planted import told
 
@@ -122,7 +122,7 @@ def test_two_operations_of_one_line_are_two_places():
 
 def test_a_loop_of_a_library_has_no_line_of_the_users_code(monkeypatch):
     """As that of PyTorch's recurrent modules, where these run alone."""
-    monkeypatch.setattr(search, "_LIBRARIES", search._LIBRARIES | {"tests"})
+    monkeypatch.setattr(runs, "_LIBRARIES", runs._LIBRARIES | {"tests"})
 
     def port(**arguments):
         return summed(**arguments, factor=torch.ones_like)
@@ -171,7 +171,8 @@ def test_changes_in_the_same_words_may_be_of_two_kinds():
     place = Place(summed.__code__, 7, LINE)
     single = Change("with x", lambda operation: 0, origin=place)
     joint = Change("with x", lambda operation: 0, together="operands", origin=place)
-    trials = search._trials(lambda arguments: 0, {}, [(3, single), (5, joint), (8, single)], {})
+    program = runs.Program(lambda arguments: 0, {})
+    trials = search._trials(program, [(3, single), (5, joint), (8, single)])
     assert [trial.text for trial in trials] == [
         f"with x, all 2 times in {place.words}",
         f"with x, the 1st of 2 times in {place.words}",

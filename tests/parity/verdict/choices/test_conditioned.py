@@ -9,6 +9,7 @@ from parity.base.precision import PRECISIONS
 from parity.capture.captures import Capture, ModuleCall
 from parity.runners.oracle.choices import Choices, DifferentChoices
 from parity.runners.oracle.replays import Replay
+from parity.verdict.bound import bound_for
 from parity.verdict.choices import conditioned
 from parity.verdict.choices.conditioned import under_hidden_choices, under_port_choices
 from parity.verdict.evidence import Evidence, Results
@@ -118,6 +119,10 @@ def results_of(model=ranked, best=PORT, **results):
     return Results(**{"untapped": {}, "tapped": model(scores), **results})
 
 
+def masks(*prescribed):
+    return [{number: mask.tolist() for number, (_, mask) in own.items()} for own in prescribed]
+
+
 def lists(tensors):
     return {tap: tensor.tolist() for tap, tensor in tensors.items()}
 
@@ -134,11 +139,19 @@ def test_choices_that_rounding_explains_are_the_ports():
         "other": [1.5, 2.5, 3.5],
     }
     assert own.ties == {"rank": 2, "other": 5}
+    # For other programs: those of the verdict, and those of the port.
+    assert masks(own.choices.taken, own.choices.shown) == [{0: [True, False, True]}, {0: [True] * 3}]
+    assert {number: values.tolist() for number, (values, _) in own.choices.shown.items()} == {0: PORT}
+    ((number, (sizes, limits)),) = own.choices.limits.items()
+    assert (number, sizes.tolist()) == (0, SCORES.tolist())
+    assert torch.allclose(limits, bound_for(BF16, 8).floor * SCORES)
     # Modules that ran alone have the reference's own results, arguments those of the second run.
     assert lists(own.reference_isolated) == lists(natural()) | {"other": [1.5, 2.5, 3.5]}
     assert own.reference.arguments == {"again": "received"}
     assert own.oracle_received.arguments == {"oracle": "received"}
     assert own.reference.call_inputs.keys() == {"own", "again"}
+    # Modules ran alone on the first inputs.
+    assert own.call_inputs is evidence.call_inputs is evidence.reference.call_inputs
     assert runs.asked == [
         ("", {}, False),
         ("", {0: [True] * 3}, True),
@@ -149,6 +162,8 @@ def test_choices_that_rounding_explains_are_the_ports():
         under_port_choices(replace(evidence, reference_isolated=alone), results_of()).reference_isolated
         is alone
     )
+    again = replace(own, reference=replace(own.reference, call_inputs={}), oracle=evidence.oracle)
+    assert under_port_choices(again, results_of()).call_inputs is evidence.call_inputs
 
 
 def test_a_refused_choice_is_run_without_even_in_the_last_round(monkeypatch):
@@ -276,6 +291,12 @@ def test_modules_alone_take_choices_within_their_own_bound(sums, best, ties):
     assert lists(own.reference_isolated) == ISOLATED | {"rank": best, "pick": [x + 0.25 for x in pick]}
     assert own.ties_isolated == {"rank": ties, "other": 5}
     assert [tap for tap, *_ in runs.asked] == ["plain", "rank", "rank", "rank"]
+    (choices,) = own.choices_isolated.values()
+    assert masks(choices.shown) == [{0: [True] * 3}]
+    assert masks(choices.taken) == [
+        {0: [place == explained for place, explained in zip(PORT, best, strict=True)]}
+    ]
+    assert (list(own.choices_isolated), own.choices) == (["rank"], None)
     assert runs.inputs is evidence.reference.call_inputs
     # The run inside the model stays.
     assert (own.reference, own.oracle, own.ties) == (evidence.reference, evidence.oracle, {})
@@ -307,6 +328,11 @@ def test_hidden_choices_inside_the_model_are_searched_beside_shown_ones():
     assert lists(own.oracle) == {"rank": EXPLAINED, "pick": [3.5, 1.5, 2.5]}
     assert lists(own.reference.tensors) == {"rank": EXPLAINED, "pick": [3.75, 1.75, 2.75]}
     assert own.ties == {"rank": 2}
+    # For other programs, the search adds to the choices that results show.
+    assert masks(own.choices.taken) == [{0: [True, False, True], 1: [True, False, True]}]
+    assert masks(own.choices.shown) == [{0: [True] * 3, 1: [True, False, True]}]
+    assert [own.choices.shown[number][0].tolist() for number in (0, 1)] == [PORT, [2, 0, 1]]
+    assert own.choices.limits.keys() == {0, 1}
     # The reference runs for the shown choices and once more without the refused one, and for the hidden ones.
     assert sum(sampled for *_, sampled in runs.asked) == 3
     assert runs.asked[0] == ("", {}, False)

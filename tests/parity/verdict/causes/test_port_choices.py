@@ -1,0 +1,103 @@
+"""Causes where the port chooses otherwise than the oracle, within rounding."""
+
+import numpy as np
+import pytest
+import torch
+
+from parity.runners.oracle.choices import Choices
+from parity.verdict.causes import OtherResult, cause
+from parity.verdict.choices.admissible import limits
+from parity.verdict.distances import Distance
+from parity.verdict.patterns import FailedTensor
+from parity.verdict.port_choices import PortChoices
+from tests.parity.verdict.choices.searches import BOUND, measure
+
+ROWS, N, D = 24, 10, 5
+RNG = torch.Generator().manual_seed(3)
+X = torch.randn(ROWS, D, generator=RNG, dtype=torch.float64)
+ITEMS = torch.randn(N, D, generator=RNG, dtype=torch.float64)
+ITEMS[1] = ITEMS[0] + 1e-3
+"""The first two items are a tie in every row."""
+WEIGHTS = torch.tensor([0.3, 0.2, 0.1], dtype=torch.float64)
+NOISE = 5e-3 * torch.randn(ROWS, N, generator=RNG, dtype=torch.float64)
+
+
+def model(x, noise=0.0, term=0.3, factor=1.0):
+    """The best items, and what follows from them."""
+    scores = factor * (x @ ITEMS.T) + noise
+    index = scores.topk(3, -1).indices
+    return {"index": index, "y": torch.tanh(WEIGHTS @ ITEMS[index]) + term}
+
+
+def explained(result, choices=True, others=(), prescribe=(), noise=NOISE, **port):
+    """The cause for one result of a port whose scores have noise.
+
+    Args:
+        result: Its name.
+        choices: Whether the search knows the port's choices.
+        others: Other results, in which it has to hold.
+        prescribe: Rows whose choice is the port's in the verdict, too.
+        noise: Of the scores.
+    """
+    own = model(X, noise, **port)
+    taken = torch.zeros(ROWS, 3, dtype=torch.bool)
+    taken[list(prescribe)] = True
+    with Choices({0: (own["index"], taken)}) as recorded:
+        oracle = model(X)
+    measure(recorded.choices[0])
+    shown = {0: (own["index"], torch.ones_like(taken))}
+    choice = recorded.choices[0]
+    known = PortChoices({0: (own["index"], taken)}, shown, {0: (choice.sizes[0], limits(choice, BOUND)[0])})
+
+    def failed(name):
+        limit = Distance(*[1e-9 if name == "y" else 0.0] * 3)
+        both = (tensor[name].double().numpy() for tensor in (oracle, own))
+        axes = ("rows", "columns")
+        return FailedTensor(*both, np.ones(oracle[name].shape, bool), limit, axes, own[name].dtype)
+
+    def run(name):
+        return lambda arguments: model(**arguments)[name]
+
+    options = {"choices": known if choices else None}
+    beside = [OtherResult(run(name), {"x": X}, failed(name), **options) for name in others]
+    return cause(run(result), {"x": X}, failed(result), others=beside, **options)
+
+
+TERM = "fits the reference without the term 0.3 in add"
+
+
+def test_a_result_behind_a_choice_of_the_port_has_its_cause():
+    other = model(X, NOISE)["index"]
+    assert not torch.equal(other, model(X)["index"])
+    assert explained("y", term=0.0) == TERM
+    assert explained("y", term=0.0, choices=False) == ""
+
+
+def test_a_choice_itself_has_its_cause():
+    assert explained("index", factor=-1.0, choices=False) == ""
+    assert explained("index", factor=-1.0).startswith("fits the reference with largest False")
+
+
+def test_the_oracle_of_the_verdict_has_choices_of_the_port():
+    assert explained("y", term=0.0, prescribe=range(ROWS)) == TERM
+    assert explained("y", term=0.0, prescribe=range(ROWS // 2)) == TERM
+    assert explained("y", term=0.0, prescribe=range(ROWS), choices=False) == ""
+
+
+def test_a_cause_holds_in_other_results_under_the_ports_choices():
+    assert explained("y", term=0.0, others=["index"]) == TERM
+
+
+@pytest.mark.parametrize("result", ["y", "index"])
+def test_choices_alone_are_no_cause(result):
+    """Rounding explains them, whatever the verdict took: no change of the program is needed."""
+    assert not torch.equal(model(X, NOISE)[result], model(X)[result])
+    assert explained(result) == ""
+
+
+def test_a_port_with_another_error_has_no_cause():
+    assert explained("y", term=0.3 + 0.01 * torch.sin(1e3 * X)) == ""
+
+
+def test_choices_beyond_rounding_are_not_taken():
+    assert explained("index", factor=-1.0, noise=100 * NOISE) == ""
