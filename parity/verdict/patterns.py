@@ -11,18 +11,14 @@ import math
 import re
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from itertools import combinations
 
 import numpy as np
 import torch
 
 from parity.verdict.distances import Distance, Oracle
+from parity.verdict.factor_names import names_of
 
-DENOMINATORS = range(1, 1025)
-"""Denominators of a factor that is shown as a fraction, such as 200/211: a ratio of sizes."""
-BY_CHANCE = 0.5
-"""Largest number of ratios that lie within the limit of a factor by chance, where one is shown."""
 SHIFTS = (1, -1, 2, -2, 3, -3)
 """Shifts that are tried, in elements."""
 LONGEST_AXIS = 512
@@ -140,7 +136,7 @@ def _factor(failed: FailedTensor) -> Iterator[str]:
     # A factor as near to 1 as every limit allows is no error.
     is_error = abs(factor - 1) > min(failed.limit.l2, failed.limit.largest, failed.limit.scale_error)
     if is_error and failed.is_explained_by(failed.oracle * factor):
-        yield f"equals the oracle times {_number(factor, 6)}{_as_fraction(factor, failed.limit)}"
+        yield f"equals the oracle times {_number(factor, 6)}{names_of(factor, failed.limit.scale_error)}"
 
 
 def _number(factor: float, digits: int, none: float = 0.0) -> str:
@@ -149,21 +145,6 @@ def _number(factor: float, digits: int, none: float = 0.0) -> str:
     if text != "1" or abs(factor - 1) <= none:
         return text
     return f"(1 {'+' if factor > 1 else '-'} {abs(factor - 1):.2g})"
-
-
-def _as_fraction(factor: float, limit: Distance) -> str:
-    """The simplest ratio within the limit of a factor, in words; empty without one.
-
-    A ratio tells nothing where half of one as simple lies within the limit by chance. An integer always does.
-    """
-    allowed = 2 * abs(factor) * limit.scale_error
-    for denominator in DENOMINATORS:
-        if denominator > 1 and denominator**2 * allowed > BY_CHANCE:
-            return ""
-        simple = Fraction(round(factor * denominator), denominator)
-        if simple and abs(float(simple) / factor - 1) <= limit.scale_error:
-            return f", which is {simple} to round-off" if f"{factor:.6g}" != str(simple) else ""
-    return ""
 
 
 def _transpose(failed: FailedTensor) -> Iterator[str]:

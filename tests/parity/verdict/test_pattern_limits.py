@@ -71,7 +71,8 @@ def test_an_oracle_of_zeros_has_no_factor():
         (1024 / 1025, "0.999024"),
         (1.5, "1.5, which is 3/2 to round-off"),
         (2.0, "2"),
-        (np.pi, "3.14159"),
+        (0.3536, "0.3536"),
+        (1.23456, "1.23456"),
     ],
 )
 def test_a_fraction_of_small_numbers_is_told(factor, words):
@@ -85,7 +86,6 @@ def test_a_fraction_of_small_numbers_is_told(factor, words):
         (108 / 109, "0.990826"),
         (128.4, "128.4, which is 128 to round-off"),
         (0.5, "0.5, which is 1/2 to round-off"),
-        (np.pi, "3.14159"),
     ],
 )
 def test_a_ratio_that_chance_explains_is_not_told(factor, words):
@@ -93,6 +93,35 @@ def test_a_ratio_that_chance_explains_is_not_told(factor, words):
     oracle = normal(5, 6)
     coarse = Distance(0.02, 0.02, 0.005)
     assert explained(oracle, oracle * factor, limit=coarse) == [f"equals the oracle times {words}"]
+
+
+@pytest.mark.parametrize(
+    ("factor", "scale_error", "words"),
+    [
+        (1.44232, 4e-4, "1.44232, which is 1/ln 2 to round-off"),
+        (1.44232, 5e-3, "1.44232, which is 1/ln 2 to round-off"),
+        (-np.pi, 1e-8, "-3.14159, which is -pi to round-off"),
+        (2 / np.pi, 1e-4, "0.63662, which is 2/pi to round-off"),
+        (0.78, 7e-3, "0.78, which is pi/4 to round-off"),
+        (1 / 8**0.5, 1e-4, "0.353553, which is 1/(2 sqrt 2) to round-off"),
+        (0.5**0.5, 1e-4, "0.707107, which is 1/sqrt 2 to round-off"),
+        (np.pi / 180, 1e-3, "0.0174533, which is pi/180 to round-off"),
+        # A short decimal goes before a ratio of larger numbers.
+        (0.0701, 5e-3, "0.0701, which is 0.07 to round-off"),
+        (0.3003, 5e-3, "0.3003, which is 0.3 to round-off"),
+        # Round-off that fits several names tells none of them, the likeliest first.
+        (1.44232, 2e-3, "1.44232, which round-off does not tell from 1/ln 2 or 13/9"),
+        (-3.1419, 4.1e-4, "-3.1419, which round-off does not tell from -pi or -22/7"),
+        (0.4302, 5e-3, "0.4302, which round-off does not tell from 3/7 or 0.43"),
+        # Every number is near a constant.
+        (1.44232, 0.03, "1.44232"),
+        (-1.0, 1e-3, "-1"),
+    ],
+)
+def test_a_factor_has_the_names_that_chance_does_not_explain(factor, scale_error, words):
+    oracle = normal(5, 6)
+    limit = Distance(0.05, 0.05, scale_error)
+    assert explained(oracle, oracle * factor, limit=limit) == [f"equals the oracle times {words}"]
 
 
 @pytest.mark.parametrize(
