@@ -63,7 +63,7 @@ _OF_TENSORS = frozenset({"mul", "add"})
 """Relatives of two tensors. A constant of one is no constant of the other."""
 _LEFT_OUT = frozenset(
     (
-        "clamp clamp_min clamp_max abs neg exp log log1p sqrt round floor ceil trunc "
+        "clamp clamp_min clamp_max abs exp log log1p sqrt round floor ceil trunc "
         "cumsum cumprod flip roll tril triu masked_fill _softmax _log_softmax bitwise_not logical_not"
     ).split()
 )
@@ -167,6 +167,8 @@ def _by_constant(operation: Operation, group: frozenset[str]) -> str:
 def _forgotten(operation: Operation) -> Iterator[Change]:
     if operation.name in _LEFT_OUT:
         yield Change(f"without {operation.words}", lambda o: o.args[0])
+    if operation.name == "neg":
+        yield Change("with x in place of -x", lambda o: o.args[0])
     yield from _unmasked(operation)
     bounds = {name: operation.named().get(name) for name in ("min", "max")}
     if operation.name == "clamp" and None not in bounds.values():

@@ -26,6 +26,10 @@ MOST_TRIALS = 500
 """Largest number of runs of the module."""
 MOST_JOINT = 5
 """Largest number of operations of which every selection is changed together."""
+MOST_NAMED = 3
+"""Most changes with one result that a text lists. The last one may be the number of the others."""
+SAME = 1e-12
+"""Largest difference of the relative distances from equal results in float64."""
 MOST_ELEMENTS = 2**30
 """Largest number of computed elements of all runs."""
 
@@ -83,7 +87,8 @@ def cause(
 
     Of several changes within the limit, the one with the smallest residual is the cause. Of equal ones, as
     choices often have, an operation that is left out goes before another one, a change of the code before a
-    number, and a number before shifted data.
+    number, and a number before shifted data. Where equal ones of one kind change several operations, none is
+    more likely than another one, and the text names them all.
 
     Args:
         run, arguments, is_changeable, exchanged, choices: See `Program`.
@@ -98,18 +103,44 @@ def cause(
     if choices is not None and math.isfinite(_residual(program.changed, failed)):
         return ""
     plain = program.listed()
-    best, text = (math.inf, 0), ""
+    best: list[_Fit] = []
     for number, trial in enumerate(_trials(program, plain.changes)):
         if number >= MOST_TRIALS or number * plain.elements >= MOST_ELEMENTS:
             break
-        fit = (_residual(trial.run, failed), trial.rank)
-        if not math.isfinite(fit[0]) or fit >= best:
+        fit = _Fit(_residual(trial.run, failed), trial)
+        if not math.isfinite(fit.residual) or any(own.goes_before(fit) for own in best):
             continue
         if any(math.isfinite(_residual(rival, failed)) for rival in trial.rivals):
             continue
         if not any(other.contradicts(trial.key) for other in others):
-            best, text = fit, trial.text
-    return f"{FITS}{text}" if text else ""
+            best = [*(own for own in best if not fit.goes_before(own)), fit]
+    return f"{FITS}{_in_words([own.trial.text for own in best])}" if best else ""
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """A change, and the distance of the port from its result."""
+
+    residual: float
+    trial: _Trial
+
+    def goes_before(self, other: _Fit) -> bool:
+        """Whether this change alone is told of both; of two equal ones of one operation, the first one is."""
+        if abs(self.residual - other.residual) > SAME:
+            return self.residual < other.residual
+        if self.trial.rank != other.trial.rank:
+            return self.trial.rank < other.trial.rank
+        return not self.trial.places.isdisjoint(other.trial.places)
+
+
+def _in_words(texts: Sequence[str]) -> str:
+    """Changes with one result: the first ones, and the number of others. Operations may share their words."""
+    names = list(dict.fromkeys(texts))
+    if len(names) == 1:
+        return names[0]
+    if len(names) > MOST_NAMED:
+        names[MOST_NAMED - 1 :] = [f"with {len(names) - MOST_NAMED + 1} other changes"]
+    return f"{', '.join(names[:-1])} or {names[-1]}, which give the same result"
 
 
 @dataclass(frozen=True)
@@ -119,12 +150,14 @@ class _Trial:
     Attributes:
         text: The change in words.
         key: The change in any call of the code.
+        places: Numbers of the changed operations, or the words for changed arguments or weights.
         run: A run with it.
         rivals: Runs with the same change by other numbers.
     """
 
     text: str
     key: Hashable
+    places: frozenset[Hashable]
     run: Callable[[], torch.Tensor]
     rivals: tuple[Callable[[], torch.Tensor], ...] = ()
 
@@ -141,9 +174,9 @@ class _Trial:
 
 def _trials(program: Program, changes: Sequence[tuple[int, Change]]) -> Iterator[_Trial]:
     for text, changed in changed_arguments(program.arguments):
-        yield _Trial(text, text, functools.partial(program.changed, arguments=changed))
+        yield _Trial(text, text, frozenset({text}), functools.partial(program.changed, arguments=changed))
     for text, other in program.exchanged.items():
-        yield _Trial(text, text, functools.partial(program.changed, run=other))
+        yield _Trial(text, text, frozenset({text}), functools.partial(program.changed, run=other))
     # A loop has few joint changes and many single ones.
     places = _places(changes)
     for text, key, together in _joint(changes, places):
@@ -171,7 +204,7 @@ def _changed_operations(program: Program, text: str, key: Hashable, changes: Map
         }
         for results in zip(*(change.rivals for change in changes.values()), strict=True)
     ]
-    return _Trial(text, key, changed(changes), tuple(map(changed, rivals)))
+    return _Trial(text, key, frozenset(changes), changed(changes), tuple(map(changed, rivals)))
 
 
 def _ordinal(number: int) -> str:

@@ -122,3 +122,60 @@ def test_a_factor_that_is_no_cause_does_not_end_the_search():
 
     text = told(reference, lambda x: reference(x, scale=1.0), {"x": ONE_EACH})
     assert text == "fits the reference without the step times 0.1"
+
+
+Y = torch.randn(CODES, D, generator=RNG, dtype=torch.float64)
+PAIRS = {"x": X[:, None], "y": Y}
+EXCHANGED, SMALLEST = "with the operands of sub exchanged", "with argmin in place of argmax"
+SAME = ", which give the same result"
+
+
+def scores(x, y):
+    return torch.sinh(x - y).sum(-1)
+
+
+@pytest.mark.parametrize("port", [lambda x, y: scores(x, y).argmin(-1), lambda x, y: scores(y, x).argmax(-1)])
+def test_a_sign_that_is_lost_before_a_choice_has_no_one_place(port):
+    """The choice does not tell where: in the difference, or in the choice itself."""
+    text = told(lambda x, y: scores(x, y).argmax(-1), port, PAIRS)
+    assert text == f"fits the reference {EXCHANGED} or {SMALLEST}{SAME}"
+
+
+@pytest.mark.parametrize("port", [lambda x: (x @ BOOK).argmax(-1), lambda x: (-(x @ BOOK)).argmin(-1)])
+def test_a_sign_that_is_left_out_before_a_choice_is_one_of_several_changes(port):
+    text = told(lambda x: (-(x @ BOOK)).argmax(-1), port, {"x": X})
+    assert text == f"fits the reference with x in place of -x or {SMALLEST}{SAME}"
+
+
+def test_a_sign_that_numbers_show_has_one_place():
+    text = told(lambda x, y: scores(x, y).amax(-1), lambda x, y: scores(y, x).amax(-1), PAIRS)
+    assert text == f"fits the reference {EXCHANGED}"
+
+
+def test_operations_in_the_same_words_are_named_once():
+    text = told(
+        lambda x: x.neg().neg().neg().matmul(BOOK).argmax(-1), lambda x: (x @ BOOK).argmax(-1), {"x": X}
+    )
+    assert text == f"fits the reference with x in place of -x or {SMALLEST}{SAME}"
+
+
+@pytest.mark.parametrize(
+    ("rows", "changes"),
+    [
+        (ROWS, "with x and y exchanged, with the operands of sub exchanged or with 2 other changes"),
+        (1, f"{EXCHANGED}, with x in place of -x or {SMALLEST}"),
+    ],
+)
+def test_of_many_changes_with_one_result_the_first_are_named(rows, changes):
+    def reference(x, y):
+        return torch.sinh(-(x - y)).argmax(-1)
+
+    arguments = {"x": X, "y": X.flip(0)[:rows]}
+    text = told(reference, lambda x, y: torch.sinh(x - y).argmax(-1), arguments)
+    assert text == f"fits the reference {changes}{SAME}"
+
+
+def test_changes_of_one_operation_with_one_result_are_one_cause():
+    """No integer lies between 0 and 1."""
+    text = told(lambda ids: ids > 0, lambda ids: ids >= 1 - 1, {"ids": HISTORY})
+    assert text == "fits the reference with >= in place of >"
