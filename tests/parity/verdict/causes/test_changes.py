@@ -432,6 +432,20 @@ def test_a_rounded_constant(function, is_first, as_tensor):
         torch.testing.assert_close(result, expected[text], equal_nan=True)
 
 
+@pytest.mark.parametrize("shape", [(1,), (8,), (6, 8)])
+def test_a_number_is_no_result_beside_a_tensor_with_axes(shape):
+    factor, x = torch.tensor(0.95, dtype=torch.float64), tensor(11, *shape)
+    assert_tried({"without the step times 0.95": x}, aten.mul.Tensor, factor, x, part="the step")
+
+
+def test_integers_without_their_factor_keep_the_type_of_the_product():
+    """What follows may run with floating-point numbers only."""
+    counts, factor = torch.arange(6), torch.tensor(0.5, dtype=torch.float64)
+    operation = Operation(aten.mul.Tensor, (counts, factor), {})
+    step = next(change for change in changes_of(operation) if "the step" in change.text)
+    torch.testing.assert_close(step.result(operation), counts.double(), rtol=0, atol=0)
+
+
 def test_a_constant_is_left_out_of_a_product():
     assert_tried({"without the step times 0.25": X}, aten.mul.Tensor, X, 0.25, part="step")
     assert_tried({"without the step divided by 8": X}, aten.div.Tensor, X, 8, part="step")

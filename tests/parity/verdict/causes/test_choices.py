@@ -50,6 +50,13 @@ def test_a_change_of_the_code_goes_before_a_number():
     assert text == "fits the reference without the step times 0.166667"
 
 
+def test_another_operation_goes_before_a_number():
+    """A mean of four columns is the sum of a product by a quarter, in all bits."""
+    weight = BOOK[:, :4]
+    text = told(lambda x: (x @ weight).sum(-1), lambda x: (x @ weight).mean(-1), {"x": X})
+    assert text == "fits the reference with mean in place of sum"
+
+
 COUNTS = torch.arange(ROWS) % 3
 HALF = "the term 0.5 in add"
 SMALL = 0.9 * torch.rand(ROWS, D, generator=RNG, dtype=torch.float64)

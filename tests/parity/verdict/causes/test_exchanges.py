@@ -333,3 +333,10 @@ def test_padding_and_weights_of_bags_can_be_forgotten(padding, is_tried):
     result, *_ = changes["without the weights of the bags"].result(operation)
     torch.testing.assert_close(result, bags)
     assert ("with padding among the bags" in changes) == is_tried
+
+
+def test_every_number_of_groups_that_divides_the_channels_is_tried():
+    texts = tried(aten.native_group_norm.default, X, None, None, 3, 6, 8, 2, 1e-5)
+    assert [text for text in texts if "groups" in text] == [
+        f"with {count} groups in place of 2" for count in (1, 3, 6)
+    ]

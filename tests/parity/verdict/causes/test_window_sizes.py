@@ -4,7 +4,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from parity.verdict.causes.operations import Operation
+from parity.verdict.causes.windows import windows_of
 from tests.parity.verdict.planted import told
+
+aten = torch.ops.aten
 
 
 def tensor(seed, *shape):
@@ -30,6 +34,11 @@ OTHER = {
     "more behind": (padded((1, 1)), padded((0, 2)), "a padding of (0, 2) in place of (1, 1)"),
     "first pair": (padded((1, 0, 1, 0)), padded((0, 1, 1, 0)), "a padding of (0, 1) in place of (1, 0)"),
     "second pair": (padded((2, 1, 1, 0)), padded((2, 1, 0, 1)), "a padding of (0, 1) in place of (1, 0)"),
+    "second of three axes": (
+        padded((1, 1, 1, 0, 2, 2)),
+        padded((1, 1, 0, 1, 2, 2)),
+        "a padding of (0, 1) in place of (1, 0)",
+    ),
     "reflection": (padded((1, 1)), padded((1, 1), "reflect"), "padding by reflect in place of constant"),
     "circle": (padded((1, 1)), padded((1, 1), "circular"), "padding by circular in place of constant"),
     "second of two axes": (
@@ -84,3 +93,26 @@ OTHER = {
 def test_the_change_is_told(name):
     reference, port, words = OTHER[name]
     assert told(lambda x: reference(x), lambda x: port(x), {"x": X}) == f"fits the reference with {words}"
+
+
+def paddings(function, *args):
+    """The paddings that are tried in place of an operation's own."""
+    texts = [change.text for change in windows_of(Operation(function, args, {}))]
+    return [text.removeprefix("with a padding of ") for text in texts if "a padding of" in text]
+
+
+def test_no_padding_is_tried_twice():
+    """Of both axes together, only one that differs from the present one at both."""
+    assert paddings(aten.constant_pad_nd.default, X, [1, 0, 1, 1]) == [
+        "(0, 1) in place of (1, 0)",
+        "(2, 0) in place of (1, 1)",
+        "(0, 2) in place of (1, 1)",
+        "(0, 1, 0, 2) in place of (1, 0, 1, 1)",
+    ]
+
+
+def test_a_convolution_without_padding_has_none_on_one_side():
+    sides = ["(2, 0) in place of (1, 1)", "(0, 2) in place of (1, 1)"]
+    for padding, expected in ((0, []), (1, sides)):
+        arguments = (X, KERNEL, None, [1], [padding], [1], False, [0], 1)
+        assert paddings(aten.convolution.default, *arguments) == expected
