@@ -18,6 +18,7 @@ from parity.capture.captures import Capture
 from parity.capture.names import TapName
 from parity.inputs.masks import bits, same_where_valid
 from parity.verdict.argument_judge import Excluded
+from parity.verdict.argument_pairs import paired
 from parity.verdict.arguments import judge_arguments
 from parity.verdict.diagnosis import all_right_alone, argument_of
 from parity.verdict.evidence import Evidence, Results
@@ -220,13 +221,12 @@ def _is_in(tap: TapJudgement, path: str) -> bool:
 
 
 def _maker(evidence: Evidence, results: Results, call: CallJudgement, argument: ArgumentDifference) -> str:
-    """The result that both sides pass on as an argument; empty for another tensor."""
-    theirs, ours = (
-        _argument(run, call.call, argument.name) for run in (evidence.reference, results.received)
-    )
-    if theirs is None or ours is None or theirs.origin != ours.origin:
-        return ""
-    return theirs.origin if theirs.origin in evidence.reference.tensors else ""
+    """The origin that an argument has on both sides; empty where they differ."""
+    sides = (run.arguments[call.call] for run in (evidence.reference, results.received))
+    # The port's parameter may have another name.
+    pairs = (pair for name, *pair in paired(*sides) if name == argument.name)
+    origins = {own.origin if own else "" for own in next(pairs)}
+    return origins.pop() if len(origins) == 1 else ""
 
 
 def _call_of(evidence: Evidence, tap: str) -> dict[str, Received]:

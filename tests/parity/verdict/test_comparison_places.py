@@ -63,6 +63,15 @@ def test_padding_behind_a_module_that_does_not_run_alone_is_named_around_it():
     assert "block passes on its own" in found.text
 
 
+def test_padding_inside_a_module_that_is_wrong_alone_is_named():
+    evidence, results = received(("block.inner", {"x": X}), port=[("block.inner", {"x": PADDED})])
+    results.tapped["block.inner"] = 1.5 * TENSORS["block.inner"]
+    results.tapped["block"] = results.isolated["block"] = 1.5 * TENSORS["block"]
+    found = compare(evidence, results).diagnosis
+    assert (found.kind, found.tap, found.argument) == ("module", "block", "block.inner(x)")
+    assert "inside, block.inner receives another x in its padding" in found.text
+
+
 def test_padding_around_the_code_that_passes_a_wrong_argument_is_named():
     mask, x = {"mask": torch.ones(B, 7)}, {"x": X}
     wrong = {"mask": torch.zeros(B, 7)}
@@ -117,3 +126,13 @@ def test_forms_are_told_under_the_choices_of_the_port(monkeypatch):
     passed = replace(failed, diagnosis=Diagnosis())
     assert module._in_forms(passed, evidence, results) is passed
     assert not seen
+
+
+def test_sizes_of_calls_are_those_under_the_choices_of_the_port(monkeypatch):
+    """As of an expert, whose rows the choices tell."""
+    seen = []
+    monkeypatch.setattr(module, "of_other_sizes", lambda evidence, results, taps: seen.append(evidence) or {})
+    evidence, own, results = evidence_with(), evidence_with(), results_with()
+    failed = Comparison((), {}, "", 0.0, Diagnosis("module", "block", "it diverges"), evidence=own)
+    assert module._in_other_sizes(failed, evidence, results) is failed
+    assert seen.pop() is own

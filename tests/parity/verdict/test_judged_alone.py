@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from parity.verdict.calls import ONE_SIDED, judged_alone, without_calls
+from parity.verdict.calls import ONE_SIDED, judged_alone, of_other_sizes, without_calls
 from parity.verdict.judgement import MODEL_OUTPUT
-from tests.parity.comparisons import B, N, evidence_with, normal, results_with
+from tests.parity.comparisons import TENSORS, B, N, evidence_with, normal, results_with
 from tests.parity.judgements import tap, verdict
 from tests.parity.verdict.received_calls import capture
 
@@ -79,6 +79,38 @@ def test_a_case_that_asks_for_equal_calls_has_both_numbers_in_the_failure():
 def test_other_taps_stay(own):
     assert judged(own) == own
     assert judged(tap("block", accumulated=FAILS), numbers={}) == tap("block", accumulated=FAILS)
+
+
+CALLS = ("bias", "block", "append:block")
+FOUND = {"block": "the port's call has other sizes, x: shape (2, 5, 3) in place of (4, 5, 3)"}
+
+
+def sizes(own, rows=2, **evidence_of):
+    """The modules of other sizes for one tap; the port's calls receive and return fewer rows."""
+    reference, port = (capture(*((call, {"x": x}) for call in CALLS)) for x in (X, X[:rows]))
+    evidence, results = evidence_with(**evidence_of), results_with(received=port)
+    evidence.reference.arguments, evidence.reference.call_inputs = reference.arguments, reference.call_inputs
+    results.tapped.update({call: TENSORS[call][:rows] for call in CALLS if call != "bias"})
+    del results.tapped["bias"]
+    return of_other_sizes(evidence, results, (own,))
+
+
+def test_a_module_of_other_sizes_that_fails_inside_the_model_alone_is_told():
+    assert sizes(tap("block", accumulated=FAILS, isolated=PASSES)) == FOUND
+    assert sizes(tap("block", accumulated=PASSES, isolated=PASSES)) == {}
+    assert sizes(tap("block", accumulated=FAILS, isolated=FAILS)) == {}
+    assert sizes(tap("block", accumulated=FAILS, isolated=PASSES), rows=B) == {}
+
+
+def test_a_module_of_other_sizes_is_right_alone_where_any_runs_alone():
+    own = tap("block", accumulated=FAILS, isolated=None)
+    assert sizes(own) == {}
+    assert sizes(own, oracle_isolated={}) == FOUND
+
+
+@pytest.mark.parametrize("name", ["append:block", "bias", "elsewhere"])
+def test_an_append_a_lost_result_and_a_module_of_the_port_have_no_other_sizes(name):
+    assert sizes(tap(name, accumulated=FAILS, isolated=PASSES)) == {}
 
 
 def test_the_arguments_of_such_calls_are_left_out():

@@ -27,9 +27,13 @@ def wrong(place=SMALL, numbers=X):
     return changed
 
 
-def found(calls, error=1.0, unit=FP32.unit_roundoff, diagnosis=AMPLIFIED, **changes):
-    """The diagnosis of an error at "block.inner", behind calls by name with the `x` of both sides."""
+def found(calls, error=1.0, unit=FP32.unit_roundoff, diagnosis=AMPLIFIED, parent="block", **changes):
+    """The diagnosis of an error at "block.inner", behind calls by name with the `x` of both sides.
+
+    `parent` is the module whose code makes the port's calls.
+    """
     reference, port = (capture(*((call, {"x": x[side]}) for call, x in calls.items())) for side in (0, 1))
+    port.arguments = {call: replace(own, parent=parent) for call, own in port.arguments.items()}
     evidence, results = evidence_with(), results_with(received=port)
     evidence.reference.arguments, evidence.reference.call_inputs = reference.arguments, reference.call_inputs
     failure = verdict(2.0)
@@ -46,6 +50,10 @@ def test_the_call_whose_small_numbers_differ_is_named():
         "block receives another x in its small numbers: 1 of 2 elements, all at the batch 3; "
         "every module passes on its own; the code of block makes the argument"
     )
+    # The code of the entry is in no module.
+    own = found({"block": (X, wrong())}, parent="")
+    assert own.code == ""
+    assert own.text.endswith("; the code of score makes the argument")
 
 
 @pytest.mark.parametrize("scale", [1.0, 2.0**-30, 2.0**30])
