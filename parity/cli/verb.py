@@ -118,7 +118,7 @@ class Verb(click.Command):
             except click.UsageError as error:
                 if (more := _MORE.fullmatch(error.message)) is not None:
                     fix = "leave it out; values of one option have commas between them, and no spaces"
-                    verb = more[1].partition(" ")[0].strip("'\"")
+                    verb = more[1].partition(" ")[0]
                     if verb in _verbs(ctx):
                         fix = f"begin with the verb: `{program_name(ctx)} {verb} ...`"
                     raise UserError("arguments", more[1] or "''", "is left over", fix) from error
