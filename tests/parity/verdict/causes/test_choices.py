@@ -102,6 +102,17 @@ def test_a_change_of_the_code_goes_before_shifted_data(reference, port, text):
     assert told(reference, port, {"ids": HISTORY}) == f"fits the reference {text}"
 
 
+def test_a_number_goes_before_shifted_data():
+    """Each row of the table is four times the one before, so that both give one result in all bits."""
+    table = 4.0 ** torch.arange(5, dtype=torch.float64)[:, None] * X[0, :4]
+
+    def reference(ids):
+        return table[ids] @ BOOK[:4]
+
+    text = told(reference, lambda ids: 4 * reference(ids), {"ids": HISTORY})
+    assert text == "fits the reference with the result of mm times 4"
+
+
 POSITIVE = torch.rand(D, CODES, generator=RNG, dtype=torch.float64)
 SIGNS = torch.where(torch.rand(D, CODES, generator=RNG) < 0.5, 1.0, -1.0).double()
 ONE_EACH = torch.eye(D, dtype=torch.float64)
