@@ -66,10 +66,15 @@ def in_front_of_leak(evidence: Evidence, results: Results, leak: str, diagnosis:
         return diagnosis
     sides = ((evidence.reference, evidence.poisoned()), (results.received, results.received_poisoned))
     for call, received in calls_around(results.received_poisoned, leak).items():
-        for argument in received.arguments:
-            reference, port = (_changes(*side, call, argument.name) for side in sides)
+        known = evidence.reference.arguments.get(call)
+        # The port's parameter may have another name.
+        for _, theirs, ours in paired(known, received) if known else ():
+            if theirs is None or ours is None:
+                continue
+            pair = zip(sides, (theirs, ours), strict=True)
+            reference, port = (_changes(*side, call, own.name) for side, own in pair)
             if port and reference is False:
-                return _kept(evidence, call, received, argument, leak)
+                return _kept(evidence, call, received.parent, theirs, ours, leak)
     return diagnosis
 
 
@@ -88,23 +93,23 @@ def calls_around(run: Capture, tap: str) -> dict[str, Received]:
     return calls
 
 
-def _kept(evidence: Evidence, call: str, received: Received, argument: Argument, leak: str) -> Diagnosis:
+def _kept(
+    evidence: Evidence, call: str, parent: str, theirs: Argument, ours: Argument, leak: str
+) -> Diagnosis:
     """The diagnosis of an argument that keeps garbage in its padding."""
     text = (
-        f"padding leaks: garbage in padded positions reaches {argument.name} of {call}, where the reference "
+        f"padding leaks: garbage in padded positions reaches {theirs.name} of {call}, where the reference "
         f"has none, and changes valid bits at {leak}"
     )
-    theirs = _argument(evidence.reference, call, argument.name)
-    is_result = argument.origin in evidence.reference.tensors
-    if is_result and theirs is not None and theirs.origin == argument.origin:
-        return Diagnosis("check", argument.origin, f"{text}; it is the result of {argument.origin}")
+    if ours.origin in evidence.reference.tensors and theirs.origin == ours.origin:
+        return Diagnosis("check", ours.origin, f"{text}; it is the result of {ours.origin}")
     taps = (tap for tap in evidence.reference.tensors if str(TapName.parse(tap).module_call) == call)
     return Diagnosis(
         "between",
         next(taps, leak),
-        f"{text}; the code of {received.parent or evidence.entry} makes the argument",
-        code=received.parent,
-        argument=argument_of(call, argument.name),
+        f"{text}; the code of {parent or evidence.entry} makes the argument",
+        code=parent,
+        argument=argument_of(call, theirs.name),
     )
 
 

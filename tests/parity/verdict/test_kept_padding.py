@@ -98,7 +98,8 @@ def test_the_leak_of_a_tap_without_a_call_is_placed_around_it():
         ({"x": CLEAN}, {"x": CLEAN}),
         ({"x": CLEAN}, {"x": GARBAGE}),
         # One side has no such tensor.
-        ({"x": GARBAGE}, {"y": CLEAN}),
+        ({"x": GARBAGE}, {}),
+        ({}, {"x": CLEAN}),
         ({"x": GARBAGE}, {"x": (1.5, 1.5)}),
         ({"x": (X, 2.5)}, {"x": CLEAN}),
         ({"x": (2.5, X)}, {"x": CLEAN}),
@@ -109,6 +110,16 @@ def test_the_diagnosis_stays_where_the_port_alone_keeps_no_garbage(port, referen
     # The next call is asked.
     found = placed({"block": port, LEAK: {"y": GARBAGE}}, {"block": reference, LEAK: {"y": CLEAN}})
     assert found.argument == "block.inner(y)"
+
+
+def test_an_argument_is_named_as_the_reference_s_where_the_port_s_has_another_name():
+    found = placed({"block": {"mask": CLEAN, "p": GARBAGE}}, {"block": {"mask": CLEAN, "x": CLEAN}})
+    effect = "changes valid bits at block.inner; the code of block makes the argument"
+    text = KEPT.format("x", "block") + effect
+    assert found == Diagnosis("between", "block", text, code="block", argument="block(x)")
+    both = {"x": "bias", "p": "bias"}
+    found = placed({"block": {"p": GARBAGE}}, {"block": {"x": CLEAN}}, origins=both)
+    assert (found.kind, found.tap) == ("check", "bias")
 
 
 def test_a_call_of_the_port_alone_is_not_named():
