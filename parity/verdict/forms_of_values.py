@@ -10,6 +10,10 @@ and so is an argument alone with a wrong result.
 The form has to end inside the module that makes the call: the result of that module is right as it is, or in
 another form itself. A transposition that reaches an output is thus a fault where it begins. The check of the
 first right result around a factor has to detect a change as large as the factor.
+
+A result of another shape tells by itself that its axes are in another order, though equal lengths leave
+several. This order need not end inside a right module, and other calls of the module have it too: the fault
+may lie anywhere around.
 """
 
 from __future__ import annotations
@@ -94,8 +98,9 @@ def in_forms(evidence: Evidence, results: Results, taps: Sequence[TapJudgement])
         name = TapName.parse(tap.tap)
         if not tap.passed and tap.tap in evidence.kinds and not name.appends:
             failing.setdefault(str(name.module_call), []).append(tap)
-    surroundings = _Surroundings(evidence, taps)
-    forms: dict[str, Form] = {}
+    told = _told(evidence, results, failing)
+    surroundings = _Surroundings(evidence, taps, told)
+    forms: dict[str, Form] = {**told}
     for call in surroundings.contained(failing):
         form = next(_forms(evidence, results, call, failing[call]), None)
         if form is not None:
@@ -129,6 +134,32 @@ def in_forms(evidence: Evidence, results: Results, taps: Sequence[TapJudgement])
     )
 
 
+def _told(
+    evidence: Evidence, results: Results, failing: Mapping[str, Sequence[TapJudgement]]
+) -> dict[str, Order]:
+    """The orders of axes of calls whose results have other shapes, and are right in the order.
+
+    A call behind an error, which is right in no order, has that of another call of its module.
+    """
+    own, tensors = evidence.reference.tensors, results.tapped
+    told: dict[str, Order] = {}
+    possible: dict[str, list[Order]] = {}
+    for call, taps in failing.items():
+        wrong = [tap for tap in _wrong_inside(taps) if tap in tensors and tap in own]
+        pairs = [(shape_of(tensors, tap), shape_of(own, tap)) for tap in wrong]
+        if any(ours != theirs for ours, theirs in pairs):
+            possible[call] = [*_orders(pairs)]
+            form = next(_forms(evidence, results, call, taps), None)
+            if isinstance(form, Order):
+                told[call] = form
+    of_module = {TapName.parse(call).path: order for call, order in told.items()}
+    for call, orders in possible.items():
+        order = of_module.get(TapName.parse(call).path)
+        if order in orders:
+            told.setdefault(call, order)
+    return told
+
+
 def _formed(
     tensors: Mapping[str, torch.Tensor], reference: Mapping[str, torch.Tensor], forms: Mapping[str, Form]
 ) -> Mapping[str, torch.Tensor]:
@@ -145,8 +176,9 @@ def _wrong_inside(taps: Sequence[TapJudgement]) -> list[str]:
 class _Surroundings:
     """The modules around calls, with the judgements on their results."""
 
-    def __init__(self, evidence: Evidence, taps: Sequence[TapJudgement]) -> None:
+    def __init__(self, evidence: Evidence, taps: Sequence[TapJudgement], told: Iterable[str] = ()) -> None:
         self._arguments = evidence.reference.arguments
+        self._told = frozenset(told)
         self._parents = {TapName.parse(call).path: own.parent for call, own in self._arguments.items()}
         self._wrong: dict[str, set[str]] = {"": set()}
         self._detectable: dict[str, float] = {}
@@ -169,11 +201,13 @@ class _Surroundings:
         return path if path in self._wrong else ""
 
     def contained(self, calls: Iterable[str]) -> list[str]:
-        """Those calls whose form ends inside the module that makes them."""
+        """Those calls whose form ends inside the module that makes them, and those whose shapes tell it."""
         inside = [call for call in calls if call in self._arguments]
         while True:
             left = [
-                call for call in inside if self._wrong[self._around(TapName.parse(call).path)] <= set(inside)
+                call
+                for call in inside
+                if call in self._told or self._wrong[self._around(TapName.parse(call).path)] <= set(inside)
             ]
             if left == inside:
                 return inside

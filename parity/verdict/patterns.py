@@ -60,6 +60,9 @@ class FailedTensor:
         # With half of the elements or fewer, any change explains the rest.
         if 2 * counts.sum() <= self.counted.sum() or not np.any(changed[counts]):
             return False
+        # The distance from NaN exceeds no limit, and an infinite scale makes every distance 0.
+        if not np.isfinite(changed[counts]).all():
+            return False
         return not Oracle(changed[counts]).distance(self.port[counts]).exceeds(self.limit)
 
     def is_mostly_explained_by(self, changed: np.ndarray) -> bool:

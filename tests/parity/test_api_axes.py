@@ -116,3 +116,71 @@ def test_the_order_of_axes_is_that_of_their_lengths_alone(shape, other, expected
         assert squeezed[moved] == values.reshape(axes)[place]
         first = tuple(1 if number == len(place) - 1 else 0 for number in range(len(place)))
         assert squeezed[tuple(first[axis] for axis in expected)] == values.reshape(axes)[first]
+
+
+GROUPS, SIDE = 2, 5
+SQUARES = {"x": np.random.default_rng(1).standard_normal((12, CHANNELS, SIDE, SIDE)).astype(np.float32)}
+
+
+class Square(torch.nn.Module):
+    """Calls one normalised layer twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = NormalisedLayer()
+
+    def forward(self, x):
+        return self.layer(self.layer(x))
+
+
+class NormalisedLayer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mix = torch.nn.Conv2d(CHANNELS, CHANNELS, 1)
+        self.norm = torch.nn.GroupNorm(GROUPS, CHANNELS)
+
+    def forward(self, x):
+        return torch.tanh(self.norm(self.mix(x)))
+
+
+class NormLast(tp.Module):
+    """A group norm of channels that come last, behind two axes of one length."""
+
+    def __init__(self, dtype):
+        super().__init__()
+        self.weight = tp.ones((CHANNELS,), dtype=dtype)
+        self.bias = tp.zeros((CHANNELS,), dtype=dtype)
+
+    def forward(self, x):
+        g = tp.reshape(x, (-1, SIDE * SIDE, GROUPS, CHANNELS // GROUPS))
+        g = g - tp.mean(g, (1, 3), keepdim=True)
+        g = g * tp.rsqrt(tp.mean(g * g, (1, 3), keepdim=True) + 1e-5)
+        return tp.reshape(g, (-1, SIDE, SIDE, CHANNELS)) * self.weight + self.bias
+
+
+class NormalisedLayerPort(tp.Module):
+    def __init__(self, dtype, fault):
+        super().__init__()
+        self.fault = fault
+        self.mix = tp.Linear(CHANNELS, CHANNELS, dtype=dtype)
+        self.norm = NormLast(dtype)
+
+    def forward(self, x):
+        y = self.norm(self.mix(tp.permute(x, (0, 2, 3, 1))))
+        return tp.permute(tp.sigmoid(y) if self.fault else tp.tanh(y), (0, 3, 1, 2))
+
+
+class SquarePort(tp.Module):
+    def __init__(self, dtype, fault):
+        super().__init__()
+        self.layer = NormalisedLayerPort(dtype, fault)
+
+    def forward(self, x):
+        return self.layer(self.layer(x))
+
+
+@pytest.mark.parametrize(("fault", "place"), [(False, "PASS"), (True, "FAIL at layer\n")])
+def test_a_fault_behind_channels_last_is_not_named_at_their_module(fault, place):
+    """Two axes of one length leave several orders. The first call's values tell the second call's."""
+    result = parity.compare(Square(), lambda dtype: SquarePort(dtype, fault), SQUARES, ("fp32",))
+    assert f"Square fp32 {place}" in str(result)

@@ -53,6 +53,15 @@ def test_zeros_explain_nothing():
     assert failed(normal(12), port + 1).is_explained_by(port + 1)
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_tensor_with_numbers_that_are_not_finite_explains_nothing(value):
+    """An argument has NaN where a number is missing; the module's integers are not equal to it."""
+    port = normal(12)
+    other = port.copy()
+    other[3] = value
+    assert not failed(normal(12, seed=6), port).is_explained_by(other)
+
+
 def test_a_factor_at_the_limit_is_no_error():
     oracle = np.array([1.0, -2.0, 4.0, 8.0])
     for limit, told in ((0.25, []), (0.2499, ["equals the oracle times 1.25, which is 1 to round-off"])):
