@@ -1,0 +1,50 @@
+"""The names of a factor: constants, each value once, and several names that fit."""
+
+from math import isclose, pi
+
+import pytest
+
+from parity.verdict.factor_names import CONSTANTS, _constants, names_of
+
+OF_PI = {
+    "pi": pi,
+    "1/pi": 1 / pi,
+    "2 pi": 2 * pi,
+    "2/pi": 2 / pi,
+    "pi/2": pi / 2,
+    "1/(2 pi)": 1 / (2 * pi),
+    "4 pi": 4 * pi,
+    "4/pi": 4 / pi,
+    "pi/4": pi / 4,
+    "1/(4 pi)": 1 / (4 * pi),
+    "pi/180": pi / 180,
+    "180/pi": 180 / pi,
+}
+
+
+def test_multiples_and_parts_of_a_constant_have_its_name():
+    constants = _constants()
+    assert constants == CONSTANTS
+    assert {name: value for name, value in constants.items() if "pi" in name and "sqrt" not in name} == OF_PI
+
+
+def test_a_value_has_one_name_and_the_simplest():
+    sizes = sorted(_constants().values())
+    assert not any(isclose(one, other, rel_tol=1e-9) for one, other in zip(sizes, sizes[1:], strict=False))
+    for told, left_out in (("sqrt 2", "2/sqrt 2"), ("1/sqrt 2", "sqrt 2/2"), ("2 sqrt 2", "4/sqrt 2")):
+        assert told in _constants()
+        assert left_out not in _constants()
+
+
+@pytest.mark.parametrize(
+    ("factor", "scale_error", "words"),
+    [
+        # The likeliest ones first: of constants one is as likely as another.
+        (0.43, 1e-2, ", which round-off does not tell from 1/ln 10, sqrt 3/4 or 3/7"),
+        (0.793, 0.0097, ", which round-off does not tell from 0.8, 2/sqrt(2 pi) or pi/4"),
+        # An integer is told whatever its chance.
+        (1000.2, 0.4, ", which is 1000 to round-off"),
+    ],
+)
+def test_the_names_that_fit(factor, scale_error, words):
+    assert names_of(factor, scale_error) == words
