@@ -122,6 +122,11 @@ def test_an_argument_is_named_as_the_reference_s_where_the_port_s_has_another_na
     assert (found.kind, found.tap) == ("check", "bias")
 
 
+def test_an_argument_that_the_port_lacks_ends_no_search():
+    values = {"first": CLEAN, "x": CLEAN}
+    assert placed({"block": {"x": GARBAGE}}, {"block": values}).argument == "block(x)"
+
+
 def test_a_call_of_the_port_alone_is_not_named():
     assert placed({"block": {"x": GARBAGE}}, {}) is FOUND
 
