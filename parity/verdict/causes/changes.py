@@ -11,6 +11,7 @@ import torch
 
 from parity.verdict.causes.exchanges import exchanges_of
 from parity.verdict.causes.operations import SHIFTED, Change, Operation, changed
+from parity.verdict.causes.signs_and_places import signs_and_places_of
 from parity.verdict.causes.windows import windows_of
 
 EPSILONS = (0.0, 1e-12, 1e-11, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
@@ -66,6 +67,7 @@ def changes_of(operation: Operation) -> Iterator[Change]:
         yield from kind(operation)
     yield from exchanges_of(operation)
     yield from windows_of(operation)
+    yield from signs_and_places_of(operation)
 
 
 def _epsilons(operation: Operation) -> Iterator[Change]:

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from parity.base.dispatch import tensors_in
+
 SHIFTED = "shifted by"
 """Words of a change that shifts data."""
 LEFT_OUT = "without "
@@ -22,11 +24,13 @@ class Operation:
     Attributes:
         func: The `OpOverload`.
         args, kwargs: Its arguments.
+        source: The tensor of a change's `source`; None without one.
     """
 
     func: Any
     args: tuple
     kwargs: dict
+    source: torch.Tensor | None = None
 
     @property
     def name(self) -> str:
@@ -77,6 +81,10 @@ class Place:
     words: str
 
 
+Source = tuple[int, str | int]
+"""See `Change.source`."""
+
+
 @dataclass(frozen=True)
 class Change:
     """A change of one operation.
@@ -86,6 +94,9 @@ class Change:
         result: The result of the changed operation.
         together: The same change of several operations in words, after their number. Empty where one mistake
             changes one operation.
+        takes_few: Whether the same change of a few operations is tried beside that of all.
+        source: An earlier tensor that the changed operation takes: the number of an operation, and the name
+            of its argument or the place of its result. None for a change without one.
         rivals: Results of the same change by other numbers. Where one of them fits as well, the port's result
             does not tell the number.
         origin: The place in the code that runs the operation; None if it is not known.
@@ -95,6 +106,8 @@ class Change:
     text: str
     result: Callable[[Operation], Any]
     together: str = ""
+    takes_few: bool = True
+    source: Source | None = None
     rivals: tuple[Callable[[Operation], Any], ...] = ()
     origin: Place | None = None
     function: Any = None
@@ -107,10 +120,17 @@ class DoesNotFit(Exception):
 def in_place(operation: Operation, result: Any) -> Any:
     """The result of a changed operation, in the tensor that an operation in place returns.
 
+    Code behind another operation may write into its result. It is no tensor that the operation only reads.
+
     Raises:
         RuntimeError: It has another shape.
     """
     written = operation.written
+    if not written and not operation.func.is_view and isinstance(result, torch.Tensor):
+        read = tensors_in((*operation.args, *operation.kwargs.values(), operation.source))
+        place = result.untyped_storage().data_ptr()
+        is_read = any(place == tensor.untyped_storage().data_ptr() for tensor in read)
+        return result.clone() if is_read else result
     if len(written) != 1 or not isinstance(result, torch.Tensor):
         return result
     target = operation.named()[written[0]]

@@ -14,7 +14,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from parity.verdict.causes.changes import changes_of
-from parity.verdict.causes.operations import Change, DoesNotFit, Operation, Place, in_place
+from parity.verdict.causes.operations import Change, DoesNotFit, Operation, Place, Source, in_place
+from parity.verdict.causes.other_tensors import EarlierTensors, tensor_at
 from parity.verdict.choices.other_programs import ChoicesOfRun
 from parity.verdict.port_choices import PortChoices
 
@@ -71,9 +72,13 @@ class Program:
             return (run or self.run)({**self.arguments, **(arguments or {})})
 
 
-def _origin() -> Place:
-    """The place in the user's code that runs the present operation; else PyTorch's module that runs alone."""
-    frame: FrameType | None = sys._getframe(2)
+def _origin(depth: int) -> Place:
+    """The place in the user's code that runs the present operation; else PyTorch's module that runs alone.
+
+    Args:
+        depth: Number of frames from here to the one that runs the operation.
+    """
+    frame: FrameType | None = sys._getframe(depth)
     while frame is not None and frame.f_globals.get("__name__") != __name__:
         if frame.f_globals.get("__name__", "").partition(".")[0] not in _LIBRARIES:
             name = Path(frame.f_code.co_filename).name
@@ -102,8 +107,17 @@ class Operations(TorchDispatchMode):
         self._is_changeable = is_changeable
         self._made = made
         self._places = itertools.count()
+        self._sources = {change.source for change in (made or {}).values() if change.source is not None}
+        self._held: dict[Source, torch.Tensor] = {}
+        self._earlier = EarlierTensors()
+        self._of_earlier: list[tuple[int, Change]] = []
         self.elements = 0
-        self.changes: list[tuple[int, Change]] = []
+        self._changes: list[tuple[int, Change]] = []
+
+    @property
+    def changes(self) -> list[tuple[int, Change]]:
+        """The changes by the number of their operation; those that take another tensor are the last ones."""
+        return self._changes + self._of_earlier
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -114,10 +128,22 @@ class Operations(TorchDispatchMode):
             return result
         place = next(self._places)
         operation = Operation(func, args, kwargs)
-        if self._made is not None and place in self._made:
-            change = self._made[place]
-            if (change.function, change.origin) != (func, _origin()):
+        if self._made is None:
+            return self._listed(place, operation)
+        result = self._changed(place, operation)
+        for source in (own for own in self._sources if own[0] == place):
+            self._held[source] = tensor_at(source, operation, result)
+        return result
+
+    def _changed(self, place: int, operation: Operation) -> Any:
+        """The result of an operation with its change, if it has one."""
+        func, args, kwargs = operation.func, operation.args, operation.kwargs
+        change = (self._made or {}).get(place)
+        if change is not None:
+            if (change.function, change.origin) != (func, _origin(3)):
                 raise DoesNotFit("an earlier change moves the numbers of the operations")
+            if change.source is not None:
+                operation = replace(operation, source=self._held[change.source])
             try:
                 with self._choices.of(func, args, kwargs):
                     result = change.result(operation)
@@ -125,10 +151,18 @@ class Operations(TorchDispatchMode):
             except (RuntimeError, NotImplementedError) as error:
                 raise DoesNotFit(str(error)) from error
         with self._choices.of(func, args, kwargs):
-            result = func(*args, **kwargs)
-        if self._made is None:
-            self.elements += result.numel() if isinstance(result, torch.Tensor) else 0
-            if self._is_changeable():
-                found = {"function": func, "origin": _origin()}
-                self.changes += [(place, replace(change, **found)) for change in changes_of(operation)]
+            return func(*args, **kwargs)
+
+    def _listed(self, place: int, operation: Operation) -> Any:
+        """The result of an operation whose changes are listed."""
+        with self._choices.of(operation.func, operation.args, operation.kwargs):
+            result = operation.func(*operation.args, **operation.kwargs)
+        self.elements += result.numel() if isinstance(result, torch.Tensor) else 0
+        origin = _origin(3)
+        if self._is_changeable():
+            found = {"function": operation.func, "origin": origin}
+            self._changes += [(place, replace(change, **found)) for change in changes_of(operation)]
+            of_earlier = self._earlier.changes_of(operation, result)
+            self._of_earlier += [(place, replace(change, **found)) for change in of_earlier]
+        self._earlier.add(place, operation, result, origin.words)
         return result

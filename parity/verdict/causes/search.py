@@ -234,7 +234,8 @@ def _joint(
             yield f"{text}, all {len(runs)} times in {origin.words}", (origin, text), runs
     for words in dict.fromkeys(change.together for _, change in changes if change.together):
         alike = [(number, change) for number, change in changes if change.together == words]
-        counts = range(2, len(alike) + 1) if len(alike) <= MOST_JOINT else [len(alike)]
+        takes_few = len(alike) <= MOST_JOINT and all(change.takes_few for _, change in alike)
+        counts = range(2 if takes_few else max(2, len(alike)), len(alike) + 1)
         for count in counts:
             for selection in itertools.combinations(alike, count):
                 together = dict(selection)

@@ -154,6 +154,7 @@ def test_shifted_indices_stay_in_the_table():
     assert_tried(
         {words("embedding", "+1"): WIDE[up], words("embedding", "-1"): WIDE[down]},
         *(aten.embedding.default, WIDE, ids),
+        part="shifted",
     )
     for axis, table in ((0, WIDE), (1, WIDE.T.contiguous())):
         assert_tried(
@@ -162,6 +163,7 @@ def test_shifted_indices_stay_in_the_table():
                 words("index_select", "-1"): table.index_select(axis, down),
             },
             *(aten.index_select.default, table, axis, ids),
+            part="shifted",
         )
 
 
@@ -284,6 +286,7 @@ def test_exchanged_parts():
         assert_tried(
             {words(0, 1, name): (b, a, c), words(0, 2, name): (c, b, a), words(1, 2, name): (a, c, b)},
             *(function, *args),
+            part="exchanged",
         )
     # Parts of other sizes are not exchanged by mistake.
     assert list(tried(aten.split_with_sizes.default, SQUARE, [1, 4, 1])) == [words(0, 2, "split_with_sizes")]

@@ -42,3 +42,17 @@ def test_other_results_stay_as_they_are():
     assert in_place(Operation(aten.mul.Tensor, (target, 2.0), {}), result) is result
     assert in_place(Operation(aten.mul_.Tensor, (target, 2.0), {}), (result,)) == (result,)
     assert target.tolist() == [0.0, 0.0, 0.0]
+
+
+def test_a_result_is_no_tensor_that_the_operation_only_reads():
+    """Code behind it may write into its result; a view is written through."""
+    read, source = torch.zeros(3), torch.ones(3)
+    operation = Operation(aten.add.Tensor, (read, 2.0), {}, source)
+    for tensor in (read, read.expand(2, 3), source):
+        own = in_place(operation, tensor)
+        assert torch.equal(own, tensor)
+        assert own.untyped_storage().data_ptr() != tensor.untyped_storage().data_ptr()
+    joined = in_place(Operation(aten.cat.default, ([read, source],), {}), source)
+    assert joined is not source
+    view = read.view(3, 1)
+    assert in_place(Operation(aten.view.default, (read, [3]), {}), view) is view
