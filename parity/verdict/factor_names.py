@@ -16,7 +16,9 @@ DENOMINATORS = range(1, 1025)
 DIGITS = range(1, 7)
 """Numbers of digits of a short decimal. A text shows six."""
 BY_CHANCE = 0.5
-"""Largest chance of a name that is told. An integer always is."""
+"""Largest chance of a ratio or a decimal that is told. An integer always is."""
+CONSTANT_BY_CHANCE = 0.1
+"""Largest chance of a constant that is told: it claims more than a number."""
 MOST_NAMES = 3
 """Most names that a text lists."""
 _BASES = {
@@ -87,7 +89,7 @@ def _fitting(factor: float, scale_error: float) -> Iterator[Name]:
             yield chance, text, float(text)
             break
     chance = 2 * scale_error * _PER_LOGARITHM
-    if chance <= BY_CHANCE:
+    if chance <= CONSTANT_BY_CHANCE:
         for name, value in CONSTANTS.items():
             if abs(value / size - 1) <= scale_error:
                 yield chance, name, value
