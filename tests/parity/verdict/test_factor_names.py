@@ -40,8 +40,10 @@ def test_a_value_has_one_name_and_the_simplest():
     ("factor", "scale_error", "words"),
     [
         # The likeliest ones first: of constants one is as likely as another.
-        (0.43, 1e-2, ", which round-off does not tell from 1/ln 10, sqrt 3/4 or 3/7"),
-        (0.793, 0.0097, ", which round-off does not tell from 0.8, 2/sqrt(2 pi) or pi/4"),
+        (1.571, 0.0012, ", which round-off does not tell from pi/2, 11/7 or 1.57"),
+        (2.303, 0.003, ", which round-off does not tell from 4/sqrt 3, ln 10 or 2.3"),
+        # In so wide an interval 1/ln 10 and sqrt 3/4 lie by chance.
+        (0.43, 1e-2, ", which is 3/7 to round-off"),
         # An integer is told whatever its chance.
         (1000.2, 0.4, ", which is 1000 to round-off"),
     ],
