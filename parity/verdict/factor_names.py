@@ -60,9 +60,11 @@ def names_of(factor: float, scale_error: float) -> str:
     """The names of a factor in words, behind a comma; empty without one, or for a number that is its name.
 
     Args:
-        factor: The factor.
+        factor: The factor. None has a name that is 0, too small for a relative error, or not finite.
         scale_error: Its largest relative error.
     """
+    if not sys.float_info.min <= abs(factor) < math.inf:
+        return ""
     names: list[Name] = []
     for name in sorted(_fitting(factor, max(scale_error, sys.float_info.epsilon))):
         if all(not math.isclose(name[2], value, rel_tol=1e-12) for *_, value in names):

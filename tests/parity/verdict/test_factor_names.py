@@ -1,6 +1,7 @@
 """The names of a factor: constants, each value once, and several names that fit."""
 
-from math import isclose, pi
+import sys
+from math import inf, isclose, nan, pi
 
 import pytest
 
@@ -50,3 +51,13 @@ def test_a_value_has_one_name_and_the_simplest():
 )
 def test_the_names_that_fit(factor, scale_error, words):
     assert names_of(factor, scale_error) == words
+
+
+@pytest.mark.parametrize("factor", [0.0, -0.0, 5e-324, inf, -inf, nan])
+def test_a_factor_that_no_name_can_be_near_has_none(factor):
+    assert names_of(factor, 1e-3) == ""
+
+
+def test_the_smallest_and_the_largest_factor_end_without_an_error():
+    assert names_of(sys.float_info.min, 1e-3) == ""
+    assert names_of(-1e300, 1e-3).startswith(", which is -1")
