@@ -154,9 +154,7 @@ class RoundingSamples(EachOperation):
 
     def _of_this_pass(self, leaf: Any) -> Any:
         """A tensor that the model keeps from another pass, with the samples of this one."""
-        if not isinstance(leaf, Samples) or len(leaf.values) == self._count:
-            return leaf
-        return Samples(_as_many(leaf.values, self._count))
+        return Samples(_as_many(leaf.values, self._count)) if isinstance(leaf, Samples) else leaf
 
     def _for_all(
         self, run: Callable[[Sequence[torch.Tensor]], tuple], values: list[torch.Tensor], func: Any
@@ -172,11 +170,11 @@ class RoundingSamples(EachOperation):
                 lazy_load_decompositions()
                 with vmap_increment_nesting(count, "error") as level:
                     results = run([_add_batch_dim(value, 0, level) for value in values])
-                    whole = _mapped(lambda leaf: _remove_batch_dim(leaf, level, count, 0), results)
+                    whole = mapped(lambda leaf: _of_tensor(_remove_batch_dim, leaf, level, count, 0), results)
         except RuntimeError as error:
             raise NotBatchable(f"{func}: {error}") from error
         is_view = any(returned.alias_info is not None for returned in func._schema.returns)
-        return _mapped(lambda leaf: _samples(leaf, is_view), whole)
+        return mapped(lambda leaf: _of_tensor(_samples, leaf, is_view), whole)
 
     def _rounded(
         self,
@@ -207,8 +205,8 @@ class RoundingSamples(EachOperation):
 
 
 def _as_many(values: torch.Tensor, count: int) -> torch.Tensor:
-    """So many samples, of which some may repeat."""
-    return values[torch.arange(count) % len(values)]
+    """So many samples, of which some may repeat if there are fewer."""
+    return values if len(values) == count else values[torch.arange(count) % len(values)]
 
 
 def _first(leaf: Any) -> Any:
@@ -233,13 +231,9 @@ def _with_values(argument: Any, values: Iterator[torch.Tensor]) -> Any:
     return argument
 
 
-def _mapped(convert: Callable[[torch.Tensor], torch.Tensor], result: Any) -> Any:
-    """A result of an operation, a tensor or several, with `convert` of each tensor."""
-    if isinstance(result, torch.Tensor):
-        return convert(result)
-    if isinstance(result, (list, tuple)):
-        return type(result)(_mapped(convert, part) for part in result)
-    return result
+def _of_tensor(convert: Callable[..., torch.Tensor], leaf: Any, *options: Any) -> Any:
+    """A leaf of a result: a tensor converted, another value, such as None, as it is."""
+    return convert(leaf, *options) if isinstance(leaf, torch.Tensor) else leaf
 
 
 def _all(tensor: torch.Tensor) -> torch.Tensor:
@@ -372,5 +366,5 @@ def _many_at_once(
 def _values(tensor: torch.Tensor, count: int) -> torch.Tensor:
     """All samples of a tap. A tensor without a rounding is equal in all."""
     if isinstance(tensor, Samples):
-        return tensor.values if len(tensor.values) == count else _as_many(tensor.values, count)
+        return _as_many(tensor.values, count)
     return tensor.expand(count, *tensor.shape)
