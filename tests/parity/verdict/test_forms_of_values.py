@@ -8,11 +8,25 @@ import torch
 
 from parity.base.precision import PRECISIONS
 from parity.capture.arguments import Received
+from parity.capture.captures import ModuleCall
 from parity.verdict.bound import bound_for
 from parity.verdict.forms_of_values import MOST_AXES, Factor, Order, _orders, _Surroundings, in_forms
 from parity.verdict.judgement import MODEL_OUTPUT, TapJudgement
 from parity.verdict.rule import failure
-from tests.parity.comparisons import APPENDED, OUTPUT, TENSORS, B, N, evidence_with, normal, results_with
+from tests.parity.comparisons import (
+    APPENDED,
+    OUTPUT,
+    SUMS,
+    TENSORS,
+    B,
+    D,
+    N,
+    evidence_with,
+    module_call,
+    normal,
+    results_with,
+    wide,
+)
 from tests.parity.verdict.received_calls import capture
 
 WRONG = failure("wrong", bound_for(PRECISIONS["fp32"], 1))
@@ -312,3 +326,61 @@ def test_a_module_of_two_axes_that_is_wrong_alone_takes_them_in_another_order():
     evidence.reference.arguments, evidence.reference.call_inputs = own.arguments, own.call_inputs
     results = results_with(received=capture(("bias", {"x": x.T})))
     assert in_forms(evidence, results, judgements((), ("bias",))).in_forms == {"bias": TURNED}
+
+
+def first_axes(tensor):
+    """A result whose shape tells that its axes are in another order, and leaves two orders."""
+    return tensor.transpose(0, 1)
+
+
+def last_axes(tensor):
+    return tensor.permute(1, 2, 0)
+
+
+LATER = normal(21, B, N, D)
+
+
+def of_two_calls(later):
+    """The results of two calls of one module in the reference's form; `later` is that of the second one."""
+    tensors = {**TENSORS, "bias@1": LATER}
+    reference = capture(("bias", {"x": X}), ("bias@1", {"x": LATER}))
+    reference.tensors.update(tensors)
+    reference.calls += [module_call(tap) for tap in TENSORS if tap != OUTPUT]
+    reference.calls.append(ModuleCall("bias", "bias@1", "Bias", [], {}, ("bias@1",)))
+    reference.longest_sums.update(SUMS)
+    reference.longest_sums_before.update({"bias": 1, "bias@1": 1, "block.inner": 4, "block": 15})
+    evidence = evidence_with(
+        reference=reference,
+        oracle=wide(tensors),
+        oracle_received=capture(("bias", {"x": X.double()}), ("bias@1", {"x": LATER.double()})),
+        valid={},
+    )
+    results = results_with(
+        received=capture(("bias", {"x": first_axes(X)}), ("bias@1", {"x": first_axes(LATER)}))
+    )
+    for part in (results.tapped, results.poisoned):
+        part.update({"bias": first_axes(BIAS), "bias@1": later})
+    taps = [
+        TapJudgement(tap, tap.removesuffix("@1"), "Module", WRONG if "bias" in tap else RIGHT, None)
+        for tap in tensors
+        if tap not in (OUTPUT, APPENDED)
+    ]
+    return in_forms(evidence, results, taps)
+
+
+@pytest.mark.parametrize("axes", [first_axes, last_axes])
+def test_an_order_that_shapes_tell_may_leave_the_module_around(axes):
+    for wrong in (("bias",), ("bias", "block"), ("bias", "block", OUTPUT)):
+        found = in_form(axes(X), axes(BIAS), wrong, valid={})
+        assert found.in_forms == {"bias": TURNED}
+        assert torch.equal(found.tapped["bias"], BIAS)
+
+
+def test_a_call_behind_an_error_has_the_order_of_another_call_of_its_module():
+    found = of_two_calls(first_axes(LATER) + 1)
+    assert found.in_forms == {"bias": TURNED, "bias@1": TURNED}
+    assert found.other_axes == {"bias": (B, N, D), "bias@1": (B, N, D)}
+    assert torch.equal(found.tapped["bias@1"], LATER + 1)
+    # It has no order where its own shape does not allow that of the other call, or is the reference's.
+    assert of_two_calls(last_axes(LATER) + 1).in_forms == {"bias": TURNED}
+    assert of_two_calls(LATER + 1).in_forms == {"bias": TURNED}
