@@ -8,7 +8,7 @@ import torch
 from parity.base.dispatch import EachOperation
 from parity.runners.oracle.choices import Choices
 from parity.verdict.choices.admissible import limits
-from parity.verdict.choices.other_programs import ChoicesOfRun, largest_limits
+from parity.verdict.choices.other_programs import ChoicesOfRun, _on_cpu, largest_limits
 from parity.verdict.port_choices import PortChoices
 from tests.parity.verdict.choices.searches import BOUND, measure
 
@@ -146,6 +146,11 @@ KNOWN = [4.0, 1.0, 2.0]
         ([2.0, 4.0, 8.0], KNOWN, [0.3, 0.1, 0.2], [0.2, 0.4, 0.6]),
         ([1.0, 2.0, 4.0], [*KNOWN, math.inf], [0.3, 0.1, 0.2, math.nan], [0.1, 0.2, 0.3]),
         ([0.0, 0.0], [0.0], [0.5], [0.5, 0.5]),
+        # Numbers that are all 0 have a size of 1.
+        ([0.0, 0.0], KNOWN, [0.3, 0.1, 0.2], [0.1 / 7**0.5, 0.1 / 7**0.5]),
+        ([1.0, 7.0**0.5], [0.0, 0.0], [0.3, 0.1], [0.6, 0.6]),
+        # A limit that is not known is none.
+        ([1.0, 2.0, 4.0], KNOWN, [0.3, math.nan, 0.2], [0.0, 0.2, 0.3]),
         ([1.0, 2.0], [], [], [0.0, 0.0]),
     ],
 )
@@ -157,3 +162,34 @@ def test_the_limit_of_a_number_is_the_largest_of_those_no_larger(sizes, known, o
 def test_limits_have_the_shape_of_the_numbers():
     sizes = torch.tensor([[1.0, 2.0], [4.0, 0.0]])
     assert largest_limits(sizes, torch.tensor(KNOWN), torch.tensor([0.3, 0.1, 0.2])).shape == (2, 2)
+
+
+def test_limits_of_numbers_of_any_type_are_in_float64():
+    wide = torch.tensor(KNOWN, dtype=torch.float64)
+    own = torch.tensor([0.3, 0.1, 0.2], dtype=torch.float64)
+    for sizes, known in ((wide.float(), wide), (wide, wide.float()), (wide.float(), wide[:0])):
+        limits = largest_limits(sizes, known, own[: len(known)])
+        assert limits.dtype == torch.float64
+        assert limits.tolist() == (pytest.approx(own.tolist()) if len(known) else [0.0] * 3)
+    # Their squares are 0 in float32.
+    tiny = 1e-30 * wide.float()
+    assert largest_limits(tiny, tiny, own).tolist() == pytest.approx(own.tolist())
+
+
+@pytest.mark.parametrize("is_changed", [True, False])
+def test_a_choice_may_be_told_by_a_keyword(is_changed):
+    """A type of integers rounds, and one of other numbers does not."""
+
+    def model(x):
+        return x.to(device="cpu", dtype=torch.int64)
+
+    numbers = torch.tensor([0.95, 0.5, 1.05], dtype=torch.float64)
+    choices = choices_of(model, torch.tensor([1, 0, 1]), numbers)
+    assert ran(model, choices, numbers, is_changed).tolist() == [1, 0, 1]
+    without = ran(lambda x: model(x.to(torch.float32)), choices, numbers, is_changed)
+    assert without.tolist() == [1, 0, 1]
+
+
+def test_a_recorded_device_is_none_of_a_comparison():
+    assert _on_cpu(torch.device("meta")) == torch.device("cpu")
+    assert _on_cpu("meta") == "meta"
