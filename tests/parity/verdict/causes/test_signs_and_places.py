@@ -209,3 +209,82 @@ def test_a_factor_without_axes_has_a_sign():
     text = "with the other sign of 0.25 in div"
     for value in (0.25, torch.tensor(0.25, dtype=torch.float64)):
         assert torch.equal(tried(aten.div.Tensor, X, value)[text], X / -0.25)
+
+
+def test_slices_move_one_place_as_far_as_the_axis_goes():
+    def starts(start, end):
+        return [text.split()[2] for text in tried(aten.slice.Tensor, X, 1, start, end)]
+
+    assert starts(1, 4) == ["2:5", "0:3"]
+    assert starts(0, N - 1) == [f"1:{N}"]
+    assert starts(1, N) == [f"0:{N - 1}"]
+    moved = tried(aten.slice.Tensor, X, 1, 1, 4)
+    assert torch.equal(moved["with elements 2:5 in place of 1:4 of axis 1"], X[:, 2:5])
+    assert torch.equal(moved["with elements 0:3 in place of 1:4 of axis 1"], X[:, 0:3])
+
+
+def orders(function, *args):
+    """The orders of parts, and their words for several operations."""
+    changes = signs_and_places_of(Operation(function, args, {}))
+    return {change.text.split(" in the order ")[1].split(" in ")[0]: change.together for change in changes}
+
+
+def test_parts_change_places_in_turn_and_gates_also_in_pairs():
+    assert orders(aten.split.Tensor, X[..., :6], 2, -1) == {"1, 2, 0": "", "2, 0, 1": ""}
+    of_gates = orders(aten.unsafe_split.Tensor, X[..., :6], 2, -1)
+    assert set(of_gates) == {"0, 2, 1", "1, 0, 2", "1, 2, 0", "2, 0, 1", "2, 1, 0"}
+    assert all(words == f"splits of gates with parts in the order {own}" for own, words in of_gates.items())
+    # Of four parts, 8 orders move three, 6 move two, and 9 move all.
+    assert len(orders(aten.split.Tensor, X, 2, -1)) == 8
+    assert len(orders(aten.unsafe_split.Tensor, X, 2, -1)) == 14
+
+
+def test_an_order_of_gates_is_one_of_all_their_splits():
+    changes = signs_and_places_of(Operation(aten.unsafe_split.Tensor, (X, 2, -1), {}))
+    assert {change.takes_few for change in changes} == {False}
+
+
+def test_a_table_of_two_rows_has_another_one():
+    index = torch.tensor([1, 1, 0])
+    assert list(tried(aten.embedding.default, TABLE[:2], index)) == [
+        f"with {rows} {ROWS('embedding')}" for rows in ("row 0", "the mean of all rows")
+    ]
+
+
+def test_a_table_of_one_axis_has_it_from_both_ends():
+    values, index = X[0, :, 0], torch.tensor([3, 1])
+    for axis in (0, -1):
+        changed = tried(aten.index_select.default, values, axis, index)
+        assert torch.equal(changed[f"with rows in their order {ROWS('index_select')}"], values[:2])
+        mean = changed[f"with the mean of all rows {ROWS('index_select')}"]
+        assert torch.allclose(mean, values.mean().expand(2))
+
+
+def test_each_tensor_of_several_indices_is_left_out():
+    first, second, third = torch.tensor([2, 1]), torch.tensor([4, 0]), torch.tensor([3, 5])
+    changes = [
+        change.result(Operation(aten.index.Tensor, (X, [first, second, third]), {}))
+        for change in signs_and_places_of(Operation(aten.index.Tensor, (X, [first, second, third]), {}))
+        if change.text.startswith("with row 0")
+    ]
+    zeros = torch.zeros_like(first)
+    expected = [X[zeros, second, third], X[first, zeros, third], X[first, second, zeros]]
+    assert len(changes) == 3
+    assert all(torch.equal(own, other) for own, other in zip(changes, expected, strict=True))
+    # An axis of one row ends no search along the others.
+    texts = tried(aten.index.Tensor, X[:1], [first * 0, second])
+    assert torch.equal(texts[f"with row 0 {ROWS('index')}"], X[:1][zeros, zeros])
+
+
+def test_the_mean_is_that_of_the_looked_up_axis():
+    changed = tried(aten.gather.default, X, 1, ORDER[:, :4, None].expand(-1, -1, D))
+    mean = changed[f"with the mean of all rows {ROWS('gather')}"]
+    assert torch.allclose(mean, X.mean(1, keepdim=True).expand(-1, 4, -1))
+
+
+def test_indices_in_their_order_of_any_integer_type_stay():
+    for dtype in (torch.int32, torch.int64):
+        in_order = torch.arange(4, dtype=dtype).expand(2, 4)
+        assert f"with rows in their order {ROWS('embedding')}" not in tried(
+            aten.embedding.default, TABLE, in_order
+        )
