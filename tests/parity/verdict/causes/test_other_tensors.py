@@ -213,7 +213,7 @@ def test_the_last_tensors_of_a_shape_are_earlier_ones():
     numbers = [of(aten.mul.Tensor, X, float(factor)) for factor in range(2, 2 + MOST_EARLIER)]
     shift = of(aten.cat.default, [X[:, :1], X[:, :-1]], 1)
     found = behind_operations(shift, *numbers)
-    assert [source for source in found.values()] == [(number, 0) for number in range(MOST_EARLIER)]
+    assert list(found.values()) == [(number, 0) for number in range(MOST_EARLIER)]
 
 
 def test_the_tensor_at_a_source_is_the_argument_or_the_result():

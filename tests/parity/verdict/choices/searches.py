@@ -6,7 +6,9 @@ from parity.runners.oracle.choice import Choice
 from parity.runners.oracle.choices import Choices
 from parity.runners.oracle.replays import Replay
 from parity.verdict.bound import Bound
+from parity.verdict.choices.admissible import limits
 from parity.verdict.choices.search import search
+from parity.verdict.port_choices import PortChoices
 
 BOUND = Bound(k=2.0, floor=0.0, longest_sum=4, unit_roundoff=2**-8)
 ERROR = 0.01
@@ -18,6 +20,27 @@ def measure(choice: Choice, error: float = ERROR) -> None:
     choice.samples = 32
     choice.squares = [torch.full_like(tensor, 32 * error**2) for tensor in choice.numbers]
     choice.reference = [tensor + error for tensor in choice.numbers]
+
+
+def shown_choices(
+    model, values: torch.Tensor, numbers: torch.Tensor, number: int, mask: torch.Tensor, taken: torch.Tensor
+) -> PortChoices:
+    """The port's choices in a model.
+
+    Args:
+        model: Runs on the numbers.
+        values: The port's choice.
+        numbers: The numbers.
+        number: That of the choice in the model.
+        mask: Elements of the choice that results show.
+        taken: Elements that the verdict takes.
+    """
+    with Choices() as recorded:
+        model(numbers)
+    choice = recorded.choices[number]
+    measure(choice)
+    known = choice.sizes[0], limits(choice, BOUND)[0]
+    return PortChoices({number: (values, taken)}, {number: (values, mask)}, {number: known})
 
 
 class Search:

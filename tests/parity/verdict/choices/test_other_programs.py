@@ -6,11 +6,8 @@ import pytest
 import torch
 
 from parity.base.dispatch import EachOperation
-from parity.runners.oracle.choices import Choices
-from parity.verdict.choices.admissible import limits
 from parity.verdict.choices.other_programs import ChoicesOfRun, _on_cpu, largest_limits
-from parity.verdict.port_choices import PortChoices
-from tests.parity.verdict.choices.searches import BOUND, measure
+from tests.parity.verdict.choices.searches import shown_choices
 
 SCORES = torch.tensor([[1.0, 0.95, 0.0], [1.0, 0.5, 0.0], [0.0, 1.0, 0.95]], dtype=torch.float64)
 """The first two items of row 0, and the last two of row 2, are a tie: the limit of a number is 0.088."""
@@ -42,12 +39,7 @@ def best(x):
 
 def choices_of(model, values=PORT, numbers=SCORES, number=0, mask=ALL, taken=None):
     """The port's choices in a model, which are those of the verdict by another mask."""
-    with Choices() as recorded:
-        model(numbers)
-    choice = recorded.choices[number]
-    measure(choice)
-    shown, own = {number: (values, mask)}, {number: (values, mask if taken is None else taken)}
-    return PortChoices(own, shown, {number: (choice.sizes[0], limits(choice, BOUND)[0])})
+    return shown_choices(model, values, numbers, number, mask, mask if taken is None else taken)
 
 
 def ran(model, choices, numbers=SCORES, is_changed=True, others=None):
