@@ -322,10 +322,10 @@ def _searched(
 
 
 def _joined(shown: Prescribed, found: Prescribed) -> Prescribed:
-    """The choices that results show, and elsewhere those that a search finds."""
+    """The choices that results show, and elsewhere those that a search finds, which begins with them all."""
     joined = dict(found)
     for number, (values, mask) in shown.items():
-        other, is_found = found.get(number, (values, mask))
+        other, is_found = found[number]
         joined[number] = torch.where(mask, values, other), mask | is_found
     return joined
 

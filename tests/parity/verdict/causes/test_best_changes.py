@@ -25,7 +25,7 @@ def test_the_smaller_residual_goes_before():
     assert not far.goes_before(near)
 
 
-@pytest.mark.parametrize("more", [0.0, SAME / 2])
+@pytest.mark.parametrize("more", [0.0, SAME / 2, SAME])
 def test_of_equal_residuals_the_likelier_kind_goes_before(more):
     """An operation left out, another one, a number, shifted data."""
     kinds = [
@@ -36,8 +36,8 @@ def test_of_equal_residuals_the_likelier_kind_goes_before(more):
     ]
     for place, kind in enumerate(kinds):
         for other in kinds[place + 1 :]:
-            assert fit(0.1 + more, **kind).goes_before(fit(0.1, **other))
-            assert not fit(0.1, **other).goes_before(fit(0.1 + more, **kind))
+            assert fit(more, **kind).goes_before(fit(0.0, **other))
+            assert not fit(0.0, **other).goes_before(fit(more, **kind))
 
 
 def test_of_equal_changes_the_first_of_one_operation_is_told_and_those_of_several_are():

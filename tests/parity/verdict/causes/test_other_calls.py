@@ -140,6 +140,12 @@ def test_a_run_with_exchanged_weights_is_a_cause_and_needs_no_gradients():
     assert set(gradients) == {False}
 
 
+def test_exchanges_with_one_result_are_both_told():
+    exchanged = {name: exchanging(STATE.flip(0))[0] for name in ("with a and b exchanged", "with b and a")}
+    text = told(step, lambda x, state: step(x, STATE.flip(0)), LATER, exchanged=exchanged)
+    assert text == "fits the reference with a and b exchanged or with b and a, which give the same result"
+
+
 def test_one_exchange_in_a_call_and_another_one_in_the_other_are_no_cause():
     exchanged = {"a and b exchanged": exchanging(STATE.flip(0))[0], "c and d": exchanging(STATE.flip(1))[0]}
 

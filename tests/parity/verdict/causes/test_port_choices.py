@@ -22,14 +22,14 @@ WEIGHTS = torch.tensor([0.3, 0.2, 0.1], dtype=torch.float64)
 NOISE = 5e-3 * torch.randn(ROWS, N, generator=RNG, dtype=torch.float64)
 
 
-def model(x, noise=0.0, term=0.3, factor=1.0):
-    """The best items, and what follows from them."""
+def model(x, noise=0.0, term=0.3, factor=1.0, unused=None):
+    """The best items, and what follows from them; it does not read the last argument."""
     scores = factor * (x @ ITEMS.T) + noise
     index = scores.topk(3, -1).indices
     return {"index": index, "y": torch.tanh(WEIGHTS @ ITEMS[index]) + term}
 
 
-def explained(result, choices=True, others=(), prescribe=(), noise=NOISE, **port):
+def explained(result, choices=True, others=(), prescribe=(), noise=NOISE, more=None, **port):
     """The cause for one result of a port whose scores have noise.
 
     Args:
@@ -38,6 +38,7 @@ def explained(result, choices=True, others=(), prescribe=(), noise=NOISE, **port
         others: Other results, in which it has to hold.
         prescribe: Rows whose choice is the port's in the verdict, too.
         noise: Of the scores.
+        more: Arguments that the model does not read.
     """
     own = model(X, noise, **port)
     taken = torch.zeros(ROWS, 3, dtype=torch.bool)
@@ -60,7 +61,7 @@ def explained(result, choices=True, others=(), prescribe=(), noise=NOISE, **port
 
     options = {"choices": known if choices else None}
     beside = [OtherResult(run(name), {"x": X}, failed(name), **options) for name in others]
-    return cause(run(result), {"x": X}, failed(result), others=beside, **options)
+    return cause(run(result), {"x": X, **(more or {})}, failed(result), others=beside, **options)
 
 
 TERM = "fits the reference without the term 0.3 in add"
@@ -94,6 +95,8 @@ def test_choices_alone_are_no_cause(result):
     """Rounding explains them, whatever the verdict took: no change of the program is needed."""
     assert not torch.equal(model(X, NOISE)[result], model(X)[result])
     assert explained(result) == ""
+    # Nor are they with a change that changes nothing.
+    assert explained(result, more={"unused": torch.arange(3)}) == ""
 
 
 def test_a_port_with_another_error_has_no_cause():

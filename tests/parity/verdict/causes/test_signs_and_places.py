@@ -234,6 +234,7 @@ def test_parts_change_places_in_turn_and_gates_also_in_pairs():
     of_gates = orders(aten.unsafe_split.Tensor, X[..., :6], 2, -1)
     assert set(of_gates) == {"0, 2, 1", "1, 0, 2", "1, 2, 0", "2, 0, 1", "2, 1, 0"}
     assert all(words == f"splits of gates with parts in the order {own}" for own, words in of_gates.items())
+    assert orders(aten.unsafe_split.Tensor, X, 4, -1) == {}
     # Of four parts, 8 orders move three, 6 move two, and 9 move all.
     assert len(orders(aten.split.Tensor, X, 2, -1)) == 8
     assert len(orders(aten.unsafe_split.Tensor, X, 2, -1)) == 14
