@@ -116,6 +116,13 @@ def test_comparisons_and_roundings_are_choices_too():
     assert ran(torch.floor, steps, numbers).tolist() == [1.0, 0.0, 0.0]
 
 
+def test_a_choice_has_the_type_of_its_operation():
+    numbers = torch.tensor([0.95, 0.5, 1.05], dtype=torch.float64)
+    choices = choices_of(lambda x: x > 1.0, torch.tensor([1, 1, 0]), numbers)
+    chosen = ran(lambda x: x > 1.0, choices, numbers)
+    assert (chosen.dtype, chosen.tolist()) == (torch.bool, [True, False, False])
+
+
 def test_limits_grow_with_the_size_of_all_numbers():
     """Twice the numbers have twice the errors."""
     assert ran(best, choices_of(best), 2 * SCORES).tolist() == [1, 0, 2]
