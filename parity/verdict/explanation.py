@@ -18,14 +18,14 @@ from parity.capture.names import TapName
 from parity.case.pairing import UNKNOWN
 from parity.execution.errors import error_text
 from parity.inputs.masks import bits
+from parity.runners.oracle.rerun import Rerun
 from parity.runners.registry import REGISTRY
-from parity.verdict.causes import OtherResult, Run, cause
+from parity.verdict.causes import OtherResult, Program, Run, cause
 from parity.verdict.comparison import Comparison
 from parity.verdict.equal_tensors import NamedTensor, equal_tensor, of_call, of_model
 from parity.verdict.evidence import Evidence, Results
 from parity.verdict.judgement import MODEL_OUTPUT, RunnerJudgement, TapJudgement
 from parity.verdict.patterns import FailedTensor, all_at, explain, is_place, named_axes
-from parity.verdict.port_choices import PortChoices
 from parity.verdict.rule import Verdict
 
 NO_CAUSE = "the search for a cause ended with an error of this suite's: "
@@ -128,30 +128,16 @@ def _cause(
     right: frozenset[str],
 ) -> tuple[str, ...]:
     """The programming error that gives the port's result of a module alone; empty without a known one."""
-    runnable = _alone(evidence, tap.tap)
-    if runnable is None:
+    program = _alone(evidence, tap.tap, right)
+    if program is None:
         return ()
-    running = [] if evidence.rerun is None else evidence.rerun.running
-
-    def is_changeable() -> bool:
-        return right.isdisjoint(running)
-
     of_others = []
     for other, port in others:
         oracle = evidence.oracle_isolated.get(other.tap)
         result = _failed_tensor(evidence, oracle, port, other.tap, other.isolated, may_pass=True)
-        other_runnable = _alone(evidence, other.tap)
-        if result is not None and other_runnable is not None:
-            exchanged = _exchanged(evidence, other.tap, other_runnable[0])
-            choices = _choices_alone(evidence, other.tap)
-            of_others.append(OtherResult(*other_runnable, result, is_changeable, exchanged, choices))
-    exchanged, choices = _exchanged(evidence, tap.tap, runnable[0]), _choices_alone(evidence, tap.tap)
-    return _searched(lambda: cause(*runnable, failed, is_changeable, of_others, exchanged, choices))
-
-
-def _choices_alone(evidence: Evidence, tap: str) -> PortChoices | None:
-    """The port's choices in a module alone, by a tap of its call."""
-    return evidence.choices_isolated.get(evidence.kinds[tap].tap)
+        if result is not None and (other_program := _alone(evidence, other.tap, right)) is not None:
+            of_others.append(OtherResult(other_program, result))
+    return _searched(lambda: cause(program, failed, of_others))
 
 
 def _searched(search: Callable[[], str]) -> tuple[str, ...]:
@@ -162,8 +148,11 @@ def _searched(search: Callable[[], str]) -> tuple[str, ...]:
         return (f"{NO_CAUSE}{error_text(error)}",)
 
 
-def _alone(evidence: Evidence, tap: str) -> tuple[Run, Mapping[str, torch.Tensor]] | None:
-    """The oracle's run of a module alone for one result, and its arguments; None where it cannot run."""
+def _alone(evidence: Evidence, tap: str, right: frozenset[str]) -> Program | None:
+    """The oracle's program of a module alone for one result; None where it cannot run.
+
+    Operations of the modules at the `right` paths stay as they are.
+    """
     call, rerun = evidence.kinds.get(tap), evidence.rerun
     if call is None or rerun is None:
         return None
@@ -174,13 +163,17 @@ def _alone(evidence: Evidence, tap: str) -> tuple[Run, Mapping[str, torch.Tensor
         changed = {keys[name]: tensor for name, tensor in arguments.items()}
         return rerun.call(call, own | changed)[tap]
 
-    return run, {name: own[key] for name, key in keys.items()}
+    return Program(
+        run,
+        {name: own[key] for name, key in keys.items()},
+        is_changeable=lambda: right.isdisjoint(rerun.running),
+        exchanged=_exchanged(rerun, call.path, run),
+        choices=evidence.choices_isolated.get(call.tap),
+    )
 
 
-def _exchanged(evidence: Evidence, tap: str, run: Run) -> dict[str, Run]:
+def _exchanged(rerun: Rerun, path: str, run: Run) -> dict[str, Run]:
     """Runs of a module alone with two of its weights, or of its modules, in each other's place, in words."""
-    if evidence.rerun is None:
-        return {}
 
     def changed(exchange: Callable[[], AbstractContextManager[None]]) -> Run:
         def other(arguments: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -189,8 +182,7 @@ def _exchanged(evidence: Evidence, tap: str, run: Run) -> dict[str, Run]:
 
         return other
 
-    exchanges = evidence.rerun.weights_exchanged(evidence.kinds[tap].path)
-    return {text: changed(exchange) for text, exchange in exchanges.items()}
+    return {text: changed(exchange) for text, exchange in rerun.weights_exchanged(path).items()}
 
 
 def explain_between(evidence: Evidence, results: Results, comparison: Comparison) -> tuple[str, ...]:
@@ -216,27 +208,15 @@ def explain_between(evidence: Evidence, results: Results, comparison: Comparison
     def is_changeable() -> bool:
         return right.isdisjoint(rerun.running) and (not inside or inside in rerun.running)
 
+    def until(tensor: str) -> Program:
+        run = functools.partial(rerun.until, tensor)
+        return Program(run, rerun.inputs(), is_changeable, choices=evidence.choices)
+
     def search() -> str:
         try:
             right_outputs = itertools.islice(_right_outputs(evidence, results, comparison), MOST_OTHERS)
-            others = [
-                OtherResult(
-                    functools.partial(rerun.until, output),
-                    rerun.inputs(),
-                    result,
-                    is_changeable,
-                    choices=evidence.choices,
-                )
-                for output, result in right_outputs
-            ]
-            return cause(
-                functools.partial(rerun.until, target),
-                rerun.inputs(),
-                failed,
-                is_changeable,
-                others,
-                choices=evidence.choices,
-            )
+            others = [OtherResult(until(output), result) for output, result in right_outputs]
+            return cause(until(target), failed, others)
         except KeyError:
             # An output under the port's name, or a call that another batch makes.
             return ""

@@ -6,8 +6,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from types import MappingProxyType
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -15,10 +14,9 @@ import torch
 from parity.base.interruption import raisable
 from parity.verdict.causes.argument_changes import changed_arguments
 from parity.verdict.causes.operations import LEFT_OUT, SHIFTED, Change, Place
-from parity.verdict.causes.runs import Program, Run
+from parity.verdict.causes.runs import Program
 from parity.verdict.distances import Oracle
 from parity.verdict.patterns import FailedTensor
-from parity.verdict.port_choices import PortChoices
 
 FITS = "fits the reference "
 """Begins the text of a cause."""
@@ -39,18 +37,12 @@ class OtherResult:
     """Another result of the same call, or the result of another call of the module. A cause holds there, too.
 
     Attributes:
-        run: See `Run`.
-        arguments: The tensors of its call's arguments, by name.
+        program: The reference's code with the arguments of the call.
         result: The port's result, right or wrong, and its limit.
-        is_changeable, exchanged, choices: See `Program`.
     """
 
-    run: Run
-    arguments: Mapping[str, torch.Tensor]
+    program: Program
     result: FailedTensor
-    is_changeable: Callable[[], bool] = lambda: True
-    exchanged: Mapping[str, Run] = field(default_factory=dict)
-    choices: PortChoices | None = None
 
     def contradicts(self, key: Hashable) -> bool:
         """Whether a change gives another result than the port's; not in a call without the operation."""
@@ -66,23 +58,15 @@ class OtherResult:
     @functools.cached_property
     def _trials(self) -> dict[Hashable, list[_Trial]]:
         """All changes, several ones in the same words together."""
-        self.run(self.arguments)
-        program = Program(self.run, self.arguments, self.is_changeable, self.exchanged, self.choices)
+        # What the first run loads is no operation of the module.
+        self.program.run(self.program.arguments)
         trials: dict[Hashable, list[_Trial]] = {}
-        for trial in _trials(program, program.listed().changes):
+        for trial in _trials(self.program, self.program.listed().changes):
             trials.setdefault(trial.key, []).append(trial)
         return trials
 
 
-def cause(
-    run: Run,
-    arguments: Mapping[str, torch.Tensor],
-    failed: FailedTensor,
-    is_changeable: Callable[[], bool] = lambda: True,
-    others: Sequence[OtherResult] = (),
-    exchanged: Mapping[str, Run] = MappingProxyType({}),
-    choices: PortChoices | None = None,
-) -> str:
+def cause(program: Program, failed: FailedTensor, others: Sequence[OtherResult] = ()) -> str:
     """The change of the reference's code that gives the port's result, in words; empty without one.
 
     Of several changes within the limit, the one with the smallest residual is the cause. Of equal ones, as
@@ -91,16 +75,15 @@ def cause(
     more likely than another one, and the text names them all.
 
     Args:
-        run, arguments, is_changeable, exchanged, choices: See `Program`.
+        program: The reference's code with the arguments of the call.
         failed: The port's result and its limit.
         others: Other results of the code.
     """
-    program = Program(run, arguments, is_changeable, exchanged, choices)
     # What the first run loads is no operation of the module. A result of random numbers has no cause here.
     if not np.array_equal(program.result().double().cpu().numpy(), failed.oracle, equal_nan=True):
         return ""
     # Choices that a changed program may take, and the verdict's may not, are no cause.
-    if choices is not None and math.isfinite(_residual(program.changed, failed)):
+    if program.choices is not None and math.isfinite(_residual(program.changed, failed)):
         return ""
     plain = program.listed()
     best: list[_Fit] = []

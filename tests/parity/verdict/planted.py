@@ -5,7 +5,7 @@ from types import MappingProxyType
 import numpy as np
 import torch
 
-from parity.verdict.causes import OtherResult, cause
+from parity.verdict.causes import OtherResult, Program, cause
 from parity.verdict.distances import Distance
 from parity.verdict.patterns import FailedTensor
 
@@ -22,10 +22,11 @@ def told(reference, port, arguments, counted=None, oracle=None, others=(), excha
     def run(tensors):
         return reference(**tensors)
 
-    calls = [
-        OtherResult(run, other, _compared(reference, port, other), exchanged=exchanged) for other in others
-    ]
-    return cause(run, arguments, failed, others=calls, exchanged=exchanged)
+    def program(tensors):
+        return Program(run, tensors, exchanged=exchanged)
+
+    calls = [OtherResult(program(other), _compared(reference, port, other)) for other in others]
+    return cause(program(arguments), failed, calls)
 
 
 def _compared(reference, port, arguments, counted=None, oracle=None):

@@ -62,11 +62,14 @@ def asked(
     """The searches for a cause, and the explanation; `judged` has other judgements on taps of the model."""
     searches = []
 
-    def cause(run, inputs, failed, may_change, others, choices):
-        searches.append((run("changed"), inputs, failed, may_change()))
-        searches.extend((other.run("changed"), other.arguments, other.result) for other in others)
-        assert all(other.is_changeable() is may_change() for other in others)
-        assert all(known is evidence.choices for known in (choices, *(other.choices for other in others)))
+    def cause(program, failed, others):
+        searches.append((program.run("changed"), program.arguments, failed, program.is_changeable()))
+        searches.extend(
+            (other.program.run("changed"), other.program.arguments, other.result) for other in others
+        )
+        for other in others:
+            assert other.program.is_changeable() is program.is_changeable()
+        assert all(own.choices is evidence.choices for own in (program, *(other.program for other in others)))
         return text
 
     monkeypatch.setattr(explanation, "cause", cause)

@@ -162,9 +162,9 @@ def test_a_cause_holds_in_the_last_other_calls_of_the_same_result(evidence, monk
     ]
     seen = []
 
-    def cause(run, arguments, failed, is_changeable, others, exchanged, own_choices):
-        assert own_choices is choices["block"]
-        assert float(run({})[0, 0, 0]) == float(ALONE[0, 0, 0])
+    def cause(program, failed, others):
+        assert program.choices is choices["block"]
+        assert float(program.run({})[0, 0, 0]) == float(ALONE[0, 0, 0])
         seen.extend(others)
         return "fits"
 
@@ -173,10 +173,10 @@ def test_a_cause_holds_in_the_last_other_calls_of_the_same_result(evidence, monk
     assert explain_tap(known, results, judged[0], judged)[0] == "fits"
     # The last four are 4 to 7, of which 5 has no result and 6 no run.
     for number, other in zip((4, 7), seen, strict=True):
-        assert other.choices is choices.get(f"block@{number}")
+        assert other.program.choices is choices.get(f"block@{number}")
         assert other.result.port.tolist() == ports[f"block@{number}"].tolist()
         assert other.result.oracle.tolist() == known.oracle_isolated[f"block@{number}"].tolist()
-        assert other.run({}).tolist() == ALONE.tolist()
+        assert other.program.run({}).tolist() == ALONE.tolist()
         # Each call has its own elements at a discontinuity.
         assert other.result.counted[0, 0].tolist() == [True, True, number != 4, True]
 
@@ -215,14 +215,14 @@ def test_a_cause_holds_in_other_results_of_the_call_and_changes_no_right_module(
     wrong = TapJudgement("block.wrong", "block.wrong", "Inside", PASS, FAIL)
     seen = []
 
-    def cause(run, arguments, failed, is_changeable, others, runs, choices):
+    def cause(program, failed, others):
         for rerun.running[:] in (["block"], ["block", "block.wrong"], ["block", "block.inside"]):
-            seen.append(is_changeable())
-            assert all(other.is_changeable() is seen[-1] for other in others)
+            seen.append(program.is_changeable())
+            assert all(other.program.is_changeable() is seen[-1] for other in others)
         (other,) = others
-        assert other.run({}).tolist() == other.result.oracle.tolist() == OTHER.tolist()
+        assert other.program.run({}).tolist() == other.result.oracle.tolist() == OTHER.tolist()
         exchanged.clear()
-        for own, result in ((runs, ALONE), (other.exchanged, OTHER)):
+        for own, result in ((program.exchanged, ALONE), (other.program.exchanged, OTHER)):
             (changed,) = own.values()
             assert list(own) == ["with weights of block exchanged"]
             assert changed({}).tolist() == result.tolist()

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from parity.runners.oracle.choices import Choices
-from parity.verdict.causes import OtherResult, cause
+from parity.verdict.causes import OtherResult, Program, cause
 from parity.verdict.choices.admissible import limits
 from parity.verdict.distances import Distance
 from parity.verdict.patterns import FailedTensor
@@ -56,12 +56,15 @@ def explained(result, choices=True, others=(), prescribe=(), noise=NOISE, more=N
         axes = ("rows", "columns")
         return FailedTensor(*both, np.ones(oracle[name].shape, bool), limit, axes, own[name].dtype)
 
-    def run(name):
-        return lambda arguments: model(**arguments)[name]
+    def program(name, more):
+        return Program(
+            lambda arguments: model(**arguments)[name],
+            {"x": X, **(more or {})},
+            choices=known if choices else None,
+        )
 
-    options = {"choices": known if choices else None}
-    beside = [OtherResult(run(name), {"x": X}, failed(name), **options) for name in others]
-    return cause(run(result), {"x": X, **(more or {})}, failed(result), others=beside, **options)
+    beside = [OtherResult(program(name, None), failed(name)) for name in others]
+    return cause(program(result, more), failed(result), beside)
 
 
 TERM = "fits the reference without the term 0.3 in add"
