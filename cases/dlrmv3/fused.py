@@ -24,7 +24,6 @@ class DLRMv3Fused(FusedStack, DenseDLRMv3):
 
     fused_builder = "build_dlrmv3_fused"
     stack, targets = f"{_TRANSDUCER}._stu_module", "num_candidates"
-    appends_alone = True
 
     def width(self, arrays: Arrays) -> int:
         return DenseDLRMv3.width(self, arrays)

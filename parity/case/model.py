@@ -342,8 +342,6 @@ class Form(Case):
 
     computed_inside: Mapping[str, str] = {}
     """Classes of the case's reference that this form computes inside another module, each with the reason."""
-    appends_alone: bool = False
-    """Whether `appended_call` is defined, so that modules of an append run alone."""
 
     @abc.abstractmethod
     def pad_taps(self, tensors: Mapping[str, torch.Tensor], arrays: Arrays) -> dict[str, torch.Tensor]:
@@ -373,6 +371,11 @@ class Form(Case):
             method: The method of the case's module.
         """
         raise NotImplementedError(f"{self.name} has no appends of single modules")
+
+    @property
+    def appends_alone(self) -> bool:
+        """Whether `appended_call` is defined, so that modules of an append run alone."""
+        return type(self).appended_call is not Form.appended_call
 
 
 @dataclass(frozen=True)

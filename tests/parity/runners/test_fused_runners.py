@@ -21,7 +21,7 @@ from parity.inputs.arrays import make_inputs
 from parity.inputs.weights import case_weights
 from parity.runners import default_runners, make_runner
 from parity.runners.base import Unavailable
-from parity.runners.forms import FORMS, form_of
+from parity.runners.forms import FORMS, appends_alone, form_of
 from parity.runners.oracle.float64 import OracleRunner
 from parity.runners.tripy.compiled import to_device, to_host
 from parity.verdict.rule import judge
@@ -165,6 +165,12 @@ def test_whole_layers_are_run_by_name_only_and_are_the_production_models(name):
     assert name not in default_runners()
     with pytest.raises(Unavailable, match="hstu_tiny has no whole_layers form"):
         make_runner(name).load(load_case("hstu_tiny"), PRECISIONS["fp32"], {})
+
+
+@pytest.mark.parametrize(("case", "alone"), [("dlrmv3_tiny", True), ("hstu_tiny", False)])
+def test_modules_of_an_append_run_alone_in_a_form_that_has_their_calls(case, alone):
+    assert {appends_alone(load_case(case), name) for name in FUSED_RUNNERS} == {alone}
+    assert appends_alone(load_case(case), "tripy")
 
 
 @pytest.mark.parametrize("name", FUSED_RUNNERS)
