@@ -102,8 +102,7 @@ def in_forms(evidence: Evidence, results: Results, taps: Sequence[TapJudgement])
     surroundings = _Surroundings(evidence, taps, told)
     forms: dict[str, Form] = {**told}
     for call in surroundings.contained(failing):
-        form = next(_forms(evidence, results, call, failing[call]), None)
-        if form is not None:
+        if call not in told and (form := next(_forms(evidence, results, call, failing[call]), None)):
             forms[call] = form
     factors = {
         tap: factor
