@@ -235,20 +235,6 @@ class Standard:
         self._excluded = 0
         self._judged: list[tuple[torch.Tensor, Verdict]] = []
 
-    def among(self, programs: RoundingSamples) -> Standard:
-        """The standard with results of other right programs."""
-        return Standard(
-            self._oracle,
-            self._reference,
-            self._bound,
-            self._valid,
-            self._boundary,
-            self._samples,
-            self._by_row,
-            self._batch_size,
-            programs,
-        )
-
     def judge(self, port: torch.Tensor) -> Verdict:
         """The verdict on a port's result. Results with the same bits where elements count have the same one.
 

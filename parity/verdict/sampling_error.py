@@ -221,14 +221,13 @@ def _scale_error_by_chance(reference: Distance, rows: float, samples: SampledErr
     """The scale error that independent roundings of the rows may have by chance."""
     # Two bounds hold, from independent rows and from its own samples: take the smaller.
     l2 = _pooled(reference.l2, samples.l2, samples.count)
-    measured = min(rows, samples.l2_rows) * (samples.count + 1)
-    if not samples.count:
+    measured, of_samples = min(rows, samples.l2_rows) * (samples.count + 1), math.inf
+    if samples.count:
+        sampled = _pooled(reference.scale_error, samples.scale_error, samples.count)
+        of_samples = sampling_factor(1.0, samples.count + 1) * sampled
+    else:
         measured = max(measured, min(rows, _FEWEST))
-    by_rows = sampling_factor(1.0, measured) * l2 / math.sqrt(rows)
-    if not samples.count:
-        return by_rows
-    sampled = _pooled(reference.scale_error, samples.scale_error, samples.count)
-    return min(by_rows, sampling_factor(1.0, samples.count + 1) * sampled)
+    return min(sampling_factor(1.0, measured) * l2 / math.sqrt(rows), of_samples)
 
 
 def _pooled(own: float, sampled: float, count: int) -> float:

@@ -12,7 +12,7 @@ from parity.verdict.bound import bound_for
 from parity.verdict.distances import compared_rows
 from parity.verdict.evidence import Evidence
 from parity.verdict.rule import Standard, Verdict, failure
-from parity.verdict.sampling_error import FALSE_ALARM
+from parity.verdict.sampling_error import FALSE_ALARM, RoundingSamples
 
 MAX_BOUNDARY_FRACTION = 0.01
 """Largest share of a tap's own elements that may lie at a discontinuity, over all inputs. A tap fails with so
@@ -67,18 +67,17 @@ class Standards:
         counted = np.broadcast_to(True if valid is None else valid, tuple(reference.shape))
         if own is None and boundary is not None and counted.any() and not (counted & ~boundary).any():
             return None
+        batch_size = evidence.batch_size
+
+        def standard_with(programs: RoundingSamples | None) -> Standard:
+            samples = evidence.rounding_samples(sampled_tap or tap, isolated)
+            return Standard(
+                oracle, reference, bound, valid, boundary, samples, isolated, batch_size, programs
+            )
+
         standard = self._by_kind.get(isolated)
         if standard is None or boundary is not own:
-            standard = Standard(
-                oracle,
-                reference,
-                bound,
-                valid,
-                boundary,
-                evidence.rounding_samples(sampled_tap or tap, isolated),
-                by_row=isolated,
-                batch_size=evidence.batch_size,
-            )
+            standard = standard_with(None)
         if boundary is own:
             self._by_kind[isolated] = standard
         ties = (evidence.ties_isolated if isolated else evidence.ties).get(sampled_tap or tap, 0)
@@ -86,7 +85,7 @@ class Standards:
         asks = verdict.exceeds_scale_alone if isolated else evidence.among_programs and not verdict.passed
         # Other programs make the oracle's own choices.
         if asks and not ties and (programs := evidence.programs(tap, isolated)):
-            verdict = standard.among(programs).judge(port)
+            verdict = standard_with(programs).judge(port)
         verdict = replace(verdict, ties=ties)
         lost = verdict.boundary / max(1, verdict.boundary + verdict.checked)
         if not verdict.passed or not lost or own is None:

@@ -64,11 +64,11 @@ def sampled(wide, x, errors_of, count=MOST_SAMPLES):
     return RoundingSamples(samples["y"])
 
 
-def standard_of(sides):
+def standard_of(sides, programs=None):
     wide, model, x = sides
     bound = bound_for(BF16, WIDTH)
     samples = sampled(wide, x, Errors, 8)
-    return Standard(wide(x.double()), model(x), bound, rounding_samples=samples)
+    return Standard(wide(x.double()), model(x), bound, rounding_samples=samples, programs=programs)
 
 
 def test_an_error_that_all_rows_share_is_one_of_other_programs(sides):
@@ -78,7 +78,7 @@ def test_an_error_that_all_rows_share_is_one_of_other_programs(sides):
     alone = standard.judge(port)
     assert alone.exceeds_scale_alone
     assert not alone.passed
-    among = standard.among(sampled(wide, x, ProgramErrors)).judge(port)
+    among = standard_of(sides, sampled(wide, x, ProgramErrors)).judge(port)
     assert among.passed
     assert among.limit.scale_error > alone.limit.scale_error
     # No number of rows lowers this limit, and the detected error tells its size.
@@ -98,6 +98,6 @@ def test_a_factor_that_no_program_has_fails_among_them(sides):
     wrong = (1.006 * model(x).float()).bfloat16()
     assert standard.judge(model(x)).passed
     assert standard.judge(wrong).exceeds_scale_alone
-    among = standard.among(sampled(wide, x, ProgramErrors))
+    among = standard_of((wide, model, x), sampled(wide, x, ProgramErrors))
     assert not among.judge(wrong).passed
     assert among.judge(model(x)).limit.scale_error < 1.2 * standard.judge(model(x)).limit.scale_error
