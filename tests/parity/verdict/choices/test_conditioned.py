@@ -1,130 +1,29 @@
-"""The evidence under the port's choices, with stand-ins for the runs of oracle and reference."""
+"""The evidence under choices that the port's integers and booleans show."""
 
 from dataclasses import replace
 
 import pytest
 import torch
 
-from parity.base.precision import PRECISIONS
-from parity.capture.captures import Capture, ModuleCall
-from parity.runners.oracle.choices import Choices, DifferentChoices
-from parity.runners.oracle.replays import Replay
 from parity.verdict.bound import bound_for
 from parity.verdict.choices import conditioned
-from parity.verdict.choices.conditioned import under_hidden_choices, under_port_choices
-from parity.verdict.evidence import Evidence, Results
-from tests.parity.verdict.choices.searches import measure
-
-BF16 = PRECISIONS["bf16"]
-TINY = 1e-9
-"""Error of every number: what rounding explains is the floor, 2 * 2**-8 of a number in one module."""
-SCORES = torch.tensor([[1.0, 0.999, 0.0], [1.0, 0.5, 0.0], [0.0, 1.0, 0.999]], dtype=torch.float64)
-"""The first two items of rows 0 and 2 are a tie, those of row 1 are none."""
-VALUES = torch.tensor([1.5, 2.5, 3.5], dtype=torch.float64)
-"""Of items. No whole numbers: those would show the choice."""
-OWN, PORT, EXPLAINED = [0, 0, 1], [1, 1, 2], [1, 0, 2]
-"""Best items of the oracle, of the port, and of the port as far as rounding explains them."""
-
-
-def ranked(x):
-    """A model with a result that shows its choice, and one that does not."""
-    best = x.argmax(-1)
-    return {"rank": best, "pick": VALUES[best]}
-
-
-def hidden(x):
-    """A model whose choice no integer shows."""
-    return {"pick": VALUES[x.argmax(-1)]}
-
-
-class Runs:
-    """Stands in for `Replays`: runs a function, and notes how it was asked to.
-
-    Args:
-        models: By tap of a call alone, and "" for the whole model: the function of its numbers.
-        numbers: The numbers.
-        lost: Whether a prescribed choice leads to others.
-    """
-
-    def __init__(self, models, numbers=SCORES, lost=False):
-        self.models, self.numbers, self.lost = models, numbers, lost
-        self.asked = []
-        self.inputs = None
-
-    def whole(self, prescribed, sampled):
-        return self._run("", prescribed, sampled)
-
-    def call(self, call, inputs, prescribed, sampled):
-        self.inputs = inputs
-        return self._run(call.tap, prescribed, sampled)
-
-    def _run(self, tap, prescribed, sampled):
-        assert sampled is True or sampled is False
-        self.asked.append((tap, {k: mask.tolist() for k, (_, mask) in prescribed.items()}, sampled))
-        if self.lost and prescribed:
-            raise DifferentChoices
-        with Choices(prescribed) as recorded:
-            results = self.models[tap](self.numbers.clone())
-        if not sampled:
-            return Replay(recorded, results, {})
-        for choice in filter(None, recorded.choices):
-            measure(choice, TINY)
-        near = {k: tensor + 0.25 if tensor.is_floating_point() else tensor for k, tensor in results.items()}
-        again = Capture(tensors=near, arguments={"again": "received"}, call_inputs={"again": VALUES})
-        return Replay(recorded, results, near, Capture(arguments={"oracle": "received"}), again)
-
-
-def call_of(path):
-    return ModuleCall(path, path, path.title(), [], {}, (path,))
-
-
-def evidence_of(tensors, runs, order=("rank",), sums=8, before=8, **fields):
-    """The evidence of a model whose reference and oracle have these tensors."""
-    reference = Capture(
-        tensors=dict(tensors),
-        calls=[call_of(path) for path in order],
-        call_inputs={"own": VALUES},
-        arguments={"own": "received"},
-        longest_sums=dict.fromkeys(order, 8) | {"rank": sums},
-        longest_sums_before=dict.fromkeys(order, before),
-    )
-    options = {"oracle": dict(tensors), "oracle_isolated": {}, **fields}
-    return Evidence(
-        BF16,
-        "score",
-        reference,
-        options.pop("oracle"),
-        options.pop("oracle_isolated"),
-        {},
-        {},
-        {},
-        3,
-        replays=runs,
-        **options,
-    )
-
-
-def silent(evidence):
-    """The evidence of a recorded run without calls."""
-    return replace(evidence, reference=Capture())
-
-
-def natural(model=ranked, numbers=SCORES):
-    return model(numbers)
-
-
-def results_of(model=ranked, best=PORT, **results):
-    """The port's results under choices of its own."""
-    scores = torch.nn.functional.one_hot(torch.tensor(best), 3).double()
-    return Results(**{"untapped": {}, "tapped": model(scores), **results})
-
-
-def masks(*prescribed):
-    return [{number: mask.tolist() for number, (_, mask) in own.items()} for own in prescribed]
-
-
-def lists(tensors):
-    return {tap: tensor.tolist() for tap, tensor in tensors.items()}
+from parity.verdict.choices.conditioned import under_port_choices
+from parity.verdict.evidence import Results
+from tests.parity.verdict.choices.choosing import (
+    BF16,
+    EXPLAINED,
+    OWN,
+    PORT,
+    SCORES,
+    VALUES,
+    Runs,
+    evidence_of,
+    lists,
+    masks,
+    natural,
+    ranked,
+    results_of,
+)
 
 
 def test_choices_that_rounding_explains_are_the_ports():
@@ -310,125 +209,6 @@ def test_integers_of_the_reference_alone_ask_for_a_run_of_the_module():
     assert own.reference_isolated["same"] is before["same"]
     runs = Runs({})
     assert under_port_choices(evidence := evidence_alone(runs), alone()) is evidence
-
-
-def two(x):
-    """A model with a choice that it shows, and one that it hides: that of the rows in the other order."""
-    return {"rank": x.argmax(-1), "pick": VALUES[x.flip(0).argmax(-1)]}
-
-
-SHOWN = {"rank": torch.tensor(PORT), "pick": VALUES[torch.tensor([2, 1, 1])]}
-"""The port's results of `two`. The middle row has no tie."""
-
-
-def test_hidden_choices_inside_the_model_are_searched_beside_shown_ones():
-    runs = Runs({"": two})
-    evidence = evidence_of(natural(two), runs)
-    own = under_hidden_choices(evidence, Results({}, SHOWN), silent(evidence), (), True)
-    assert lists(own.oracle) == {"rank": EXPLAINED, "pick": [3.5, 1.5, 2.5]}
-    assert lists(own.reference.tensors) == {"rank": EXPLAINED, "pick": [3.75, 1.75, 2.75]}
-    assert own.ties == {"rank": 2}
-    # For other programs, the search adds to the choices that results show.
-    assert masks(own.choices.taken) == [{0: [True, False, True], 1: [True, False, True]}]
-    assert masks(own.choices.shown) == [{0: [True] * 3, 1: [True, False, True]}]
-    assert [own.choices.shown[number][0].tolist() for number in (0, 1)] == [PORT, [2, 0, 1]]
-    assert own.choices.limits.keys() == {0, 1}
-    # The reference runs for the shown choices and once more without the refused one, and for the hidden ones.
-    assert sum(sampled for *_, sampled in runs.asked) == 3
-    assert runs.asked[0] == ("", {}, False)
-
-
-def test_hidden_choices_of_modules_alone_are_searched_where_they_fail():
-    calls = [call_of(path) for path in ("passes", "right", "rank", "pick")]
-    longest = dict.fromkeys(("passes", "right", "rank", "pick"), 8)
-    recorded = Capture(calls=calls, call_inputs={"recorded": VALUES}, longest_sums=longest)
-    own_pick = natural(hidden)["pick"]
-    port = {"passes": SHOWN["pick"], "right": own_pick, "rank": SHOWN["rank"], "pick": SHOWN["pick"]}
-    runs = Runs(
-        {
-            "right": lambda x: {"right": hidden(x)["pick"]},
-            "rank": lambda x: {"rank": two(x)["rank"]},
-            "pick": lambda x: {"pick": two(x)["pick"]},
-        }
-    )
-    tensors = natural(two) | {"right": own_pick, "passes": own_pick}
-    evidence = evidence_of(tensors, runs, oracle_isolated=dict(tensors))
-    results = Results({}, isolated=port)
-    shown = under_port_choices(evidence, results)
-    assert shown.oracle_isolated["rank"].tolist() == EXPLAINED
-    runs.asked.clear()
-    natural_evidence = replace(evidence, reference=recorded)
-    own = under_hidden_choices(shown, results, natural_evidence, ("right", "rank", "pick"), False)
-    assert list(dict.fromkeys(tap for tap, *_ in runs.asked)) == ["right", "rank", "pick"]
-    assert own.oracle_isolated["pick"].tolist() == [3.5, 1.5, 2.5]
-    assert own.reference_isolated["pick"].tolist() == [3.75, 1.75, 2.75]
-    # Choices that integers show are taken before, by `under_port_choices`.
-    assert own.oracle_isolated["rank"] is shown.oracle_isolated["rank"]
-    assert own.oracle_isolated["right"] is own_pick
-    assert own.ties_isolated == {"rank": 2}
-    assert (own.oracle, own.reference) == (evidence.oracle, evidence.reference)
-    assert runs.inputs is recorded.call_inputs
-    recorded.longest_sums["pick"] = 0
-    assert under_hidden_choices(shown, results, natural_evidence, ("pick",), False) is shown
-
-
-def whole(x):
-    """A model whose result shows its choice as floating-point numbers."""
-    return {"open": torch.where(x.argmax(-1) > 0, 1.0, 0.0).double()}
-
-
-def test_floating_point_numbers_show_choices_where_a_search_has_none_left():
-    runs = Runs({"": whole, "open": whole})
-    evidence = evidence_of(natural(whole), runs, ("open",), oracle_isolated=natural(whole))
-    results = results_of(whole, isolated=results_of(whole).tapped)
-    # A result that no second run has says nothing.
-    evidence.reference.tensors["beside"] = results.tapped["beside"] = VALUES
-    assert under_port_choices(evidence, results) is evidence
-    own = under_hidden_choices(evidence, results, silent(evidence), (), True)
-    # The middle row has no tie.
-    assert own.oracle["open"].tolist() == [1.0, 0.0, 1.0]
-    assert results.tapped["open"].tolist() == [1.0, 1.0, 1.0]
-    assert under_hidden_choices(own, results, evidence, (), True) is own
-    alone = under_hidden_choices(evidence, results, evidence, ("open",), False)
-    assert alone.oracle_isolated["open"].tolist() == [1.0, 0.0, 1.0]
-    assert alone.oracle is evidence.oracle
-    assert under_hidden_choices(alone, results, evidence, ("open",), False) is alone
-
-
-def test_choices_that_are_taken_twice_count_against_the_oracles_own():
-    evidence = evidence_of(natural(two), Runs({"": two}))
-    results = Results({}, SHOWN)
-    shown = under_port_choices(evidence, results)
-    assert shown.ties == {"rank": 2}
-    own = under_hidden_choices(shown, results, evidence, (), True)
-    assert own.oracle["pick"].tolist() == [3.5, 1.5, 2.5]
-    assert own.ties == {"rank": 2}
-
-
-# Runs, the port's best items, and whether it fails inside the model.
-NOTHING = {
-    "no runs": (None, PORT, True),
-    "no failure inside the model": (Runs({"": hidden}), PORT, False),
-    "the oracle's choices": (Runs({"": hidden}), OWN, True),
-    "choices beyond rounding": (Runs({"": hidden}), [0, 1, 1], True),
-    "no choices": (Runs({"": lambda x: {"pick": VALUES}}), PORT, True),
-    "choices that lead to others": (Runs({"": hidden}, lost=True), PORT, True),
-}
-
-
-@pytest.mark.parametrize("name", NOTHING)
-def test_the_evidence_stays_where_no_hidden_choice_is_nearer(name):
-    runs, best, whole = NOTHING[name]
-    evidence = evidence_of(natural(hidden), runs)
-    assert under_hidden_choices(evidence, results_of(hidden, best), silent(evidence), (), whole) is evidence
-
-
-@pytest.mark.parametrize(("second", "best"), [(0.99, 1), (0.975, 0)])
-def test_the_bound_of_a_hidden_choice_is_that_of_one_module(second, best):
-    numbers = torch.tensor([[1.0, second, 0.0]] * 3, dtype=torch.float64)
-    evidence = evidence_of(natural(hidden, numbers), Runs({"": hidden}, numbers), ("a", "b", "c", "rank"))
-    own = under_hidden_choices(evidence, results_of(hidden, [1, 1, 1]), silent(evidence), (), True)
-    assert own.oracle["pick"].tolist() == [float(VALUES[best])] * 3
 
 
 class FarReference(Runs):
