@@ -29,6 +29,17 @@ def told(reference, port, arguments, counted=None, oracle=None, others=(), excha
     return cause(program(arguments), failed, calls)
 
 
+def told_of(reference, port, x):
+    """The cause for functions of one tensor, whose parameter has any name."""
+    return told(lambda x: reference(x), lambda x: port(x), {"x": x})
+
+
+def told_alone(reference, port, x):
+    """As `told_of`. Another error of the same size is not told."""
+    assert told_of(reference, with_noise(reference, port, x), x) == ""
+    return told_of(reference, port, x)
+
+
 def _compared(reference, port, arguments, counted=None, oracle=None):
     exact = reference(**arguments) if oracle is None else oracle
     result = port(**arguments)
