@@ -51,10 +51,6 @@ class HSTUInputs(CaseInputs):
         """Bool (B, N): True where an item of the history is, by length and not by id."""
         return np.arange(self["past_ids"].shape[1]) < self["past_lengths"][:, None]
 
-    def position_mask(self) -> np.ndarray:
-        """Bool (B, W'): ``valid_mask`` in sequence positions, ``positions_per_item`` for each item."""
-        return np.repeat(self.valid_mask(), self.positions_per_item, axis=1)
-
 
 def poison(inputs: HSTUInputs, seed: int) -> HSTUInputs:
     """The same histories with garbage in the padding, which may change no valid result.

@@ -129,12 +129,6 @@ def test_poison_changes_all_of_the_padding_and_nothing_else(name):
     assert poison(inputs, seed=1).digest != poisoned.digest == poison(inputs, seed=0).digest
 
 
-def test_position_mask_counts_ratings_as_positions():
-    inputs = synthetic(_case("hstu_tiny_combined"))
-    assert inputs.position_mask().sum(axis=1).tolist() == (2 * inputs["past_lengths"]).tolist()
-    assert inputs.position_mask().shape == inputs["timestamps"].shape
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -46,6 +46,11 @@ def _score(model, inputs):
         return model.score(arrays["past_lengths"], arrays["past_ids"], payloads, arrays["item_ids"])
 
 
+def _positions(inputs):
+    """Mask (B, W') of the positions of items. Ratings may have positions of their own."""
+    return torch.tensor(inputs.valid_mask()).repeat_interleave(inputs.positions_per_item, dim=1)
+
+
 @pytest.fixture
 def observed():
     """Runs a case and returns, by block, the valid rows of what went in and out of the parts named."""
@@ -53,7 +58,7 @@ def observed():
     def observe(name):
         case = _small(name)
         model, inputs = _model(case), synthetic(case)
-        mask = torch.tensor(inputs.position_mask())
+        mask = _positions(inputs)
         seen = {"block": [], "without bias": [], "epsilon": []}
 
         def on_block(_, args, kwargs, output):
@@ -101,7 +106,7 @@ def test_every_parameter_changes_the_scores(name):
     inputs = synthetic(case)
     model = _model(case)
     encoded, _, scores = _score(model, inputs)
-    mask = torch.tensor(inputs.position_mask())
+    mask = _positions(inputs)
     for key, parameter in model.named_parameters():
         before = parameter.detach().clone()
         with torch.no_grad():
