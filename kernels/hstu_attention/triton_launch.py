@@ -230,22 +230,6 @@ def _target(out: torch.Tensor, schedule: Schedule) -> torch.Tensor:
     return out.new_empty((schedule.splits * rows, heads, dim), dtype=torch.float32)
 
 
-def kernel_arguments(
-    call: Call, num_blocks: int, dot_precision: str, schedule: Schedule, is_cached: bool = False
-) -> tuple[tuple[object, ...], tuple[object, ...], tuple[object, ...]]:
-    """The kernel's arguments in order, with v for the result: tensors, numbers, constants.
-
-    q takes the place of an unused tensor, since a launch needs one.
-    """
-    q, k, v, offsets, _, mask = call
-    of_mask = _mask_arguments(mask, q.device)
-    pair = descriptors(k, v, schedule) if schedule.use_tma else (q, q)
-    tensors = (q, k, v, v, *pair, offsets, offsets, *(q if x is None else x for x in of_mask.tensors))
-    numbers = kernel_numbers(of_mask, offsets.numel() - 1, num_blocks, 0, mask.divisor)
-    constants = kernel_constants(q, k, v, v, of_mask.flags, dot_precision, schedule, is_cached)
-    return tensors, numbers, constants
-
-
 def kernel_numbers(
     of_mask: _MaskArguments, sequences: int, num_blocks: int, capacity: int, divisor: float
 ) -> tuple[object, ...]:

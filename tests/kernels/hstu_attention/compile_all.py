@@ -22,7 +22,13 @@ from kernels.hstu_attention.layout import Call
 from kernels.hstu_attention.pack_launch import pack_constants, pack_numbers
 from kernels.hstu_attention.triton_kernel import hstu_attention_kernel
 from kernels.hstu_attention.triton_kernel_packs import packed_attention_kernel
-from kernels.hstu_attention.triton_launch import choose_schedule, kernel_arguments
+from kernels.hstu_attention.triton_launch import (
+    _mask_arguments,
+    choose_schedule,
+    descriptors,
+    kernel_constants,
+    kernel_numbers,
+)
 from tests.kernels.triton_compiling import compile_kernel
 
 # Long sequences.
@@ -65,7 +71,12 @@ def main(capability: int, last: int) -> dict[str, int]:
         chosen = replace(chosen, use_tma=chosen.use_tma and capability >= 90 and q.size(2) == 128)
         x = torch.empty(16, 2, q.size(2), dtype=q.dtype)
         offsets = torch.empty(4, dtype=torch.int64)
-        tensors, numbers, constants = kernel_arguments(Call(x, x, x, offsets, LONGEST, mask), 1, dot, chosen)
+        # x stands for every tensor of rows, and for an unused one, since a launch needs one.
+        of_mask = _mask_arguments(mask, x.device)
+        pair = descriptors(x, x, chosen) if chosen.use_tma else (x, x)
+        tensors = (x, x, x, x, *pair, offsets, offsets, *(x if t is None else t for t in of_mask.tensors))
+        numbers = kernel_numbers(of_mask, offsets.numel() - 1, 1, 0, mask.divisor)
+        constants = kernel_constants(x, x, x, x, of_mask.flags, dot, chosen)
         names = (parameter.name for parameter in hstu_attention_kernel.params)
         arguments = dict(zip(names, (*tensors, *numbers, *constants), strict=True))
         options = {"num_warps": chosen.num_warps, "num_stages": chosen.num_stages}
