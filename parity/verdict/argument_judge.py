@@ -13,9 +13,10 @@ import torch
 from parity.base.precision import dtype_name
 from parity.capture.arguments import Argument, Received
 from parity.capture.names import TapName
+from parity.verdict.axes import is_regrouped, like
 from parity.verdict.distances import Distance
 from parity.verdict.elements import is_integer
-from parity.verdict.evidence import Evidence, Results, is_regrouped, like
+from parity.verdict.evidence import Evidence, Results
 from parity.verdict.judgement import SHAPE, ArgumentDifference
 from parity.verdict.patterns import FailedTensor, all_at, explain, named_axes
 from parity.verdict.rule import Verdict, judge

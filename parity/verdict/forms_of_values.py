@@ -1,7 +1,7 @@
 """Modules that receive and return another form of the reference's tensors in the port, told by values.
 
 A form is an order of axes or a factor. A linear layer on channels-last data stands for a convolution of size
-1. Where the axes differ in length, their lengths tell the order (`Evidence.aligned`). Where two are equally
+1. Where the axes differ in length, their lengths tell it (`parity.verdict.axes`). Where two are equally
 long, such a result has the reference's shape and other elements. A port may also multiply before a linear
 layer in place of behind it. Both are no fault where one form explains both sides of the call: an argument is
 wrong as it is and right in the form, and so is each wrong result. A result alone in another form is a fault,

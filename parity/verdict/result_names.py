@@ -17,9 +17,10 @@ import torch
 
 from parity.capture.names import TapName
 from parity.capture.outputs import has_no_type
+from parity.verdict.axes import aligned, has_other_ones, is_regrouped
 from parity.verdict.call_order import Renamed, renamed
 from parity.verdict.elements import is_integer
-from parity.verdict.evidence import Evidence, Results, has_other_ones, is_regrouped, shape_of
+from parity.verdict.evidence import Evidence, Results, shape_of
 
 Shape = tuple[int, ...]
 MOST_RESULTS = 8
@@ -28,7 +29,7 @@ MOST_RESULTS = 8
 
 def comparable(evidence: Evidence, results: Results) -> Results:
     """The results under the reference's names and in its shapes, as comparisons need them."""
-    return evidence.aligned(_without_types(evidence, with_reference_names(evidence, results)))
+    return aligned(evidence, _without_types(evidence, with_reference_names(evidence, results)))
 
 
 def _without_types(evidence: Evidence, results: Results) -> Results:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import parity
-from parity.verdict.evidence import axes_order, with_axes
+from parity.verdict.axes import axes_order, with_axes
 from tests.parity.live_models import modules
 
 CHANNELS, MIXED, STEPS = 6, 5, 4

@@ -31,6 +31,7 @@ from parity.execution.errors import error_text
 from parity.in_process import CleanRun
 from parity.runners.tripy.pairing import Inside
 from parity.runners.tripy.runner import TripyRunner
+from parity.verdict.axes import aligned
 from parity.verdict.comparison import compare
 from parity.verdict.evidence import Evidence
 from parity.verdict.judgement import TapJudgement
@@ -160,7 +161,7 @@ def _module(run: CleanRun, kind: str | None) -> Failure | None:
     tensors = {tap: tensor for tap, tensor in run.reference.tensors.items() if tap not in judged}
     tensors |= {tap: alone[name] for tap, name in own.items()}
     results = run.reference_results(isolated=tensors, isolated_problems=problems)
-    comparison = compare(run.evidence, run.evidence.aligned(results))
+    comparison = compare(run.evidence, aligned(run.evidence, results))
     # A module that raises or returns another shape needs no small case.
     row = next((r for r in comparison.taps if r.tap in own and _has_wrong_numbers(r.isolated)), None)
     if row is None:

@@ -9,7 +9,7 @@ import torch
 from parity.base.precision import PRECISIONS
 from parity.capture.captures import Capture, ModuleCall
 from parity.verdict.bound import bound_for
-from parity.verdict.evidence import Evidence, Results, has_other_ones, is_regrouped
+from parity.verdict.evidence import Evidence, Results
 
 VALID = np.array([[True, True, False], [True, False, False]])
 
@@ -123,127 +123,6 @@ def test_compared_elements_are_neither_padding_nor_at_a_discontinuity(boundary):
     evidence.counted("other", (2, 3))[:] = False
     assert np.array_equal(evidence.valid[3], VALID)
     assert VALID.any()
-
-
-FIELDS = ("untapped", "tapped", "isolated", "poisoned")
-
-
-@pytest.mark.parametrize("squeeze", [True, False])
-def test_results_have_the_reference_s_leading_axes_where_those_of_1_do_not_count(squeeze):
-    reference = Capture(tensors={"a": torch.zeros(2, 3), "b": torch.zeros(1, 2)})
-    evidence = _evidence(reference=reference, squeeze=squeeze)
-    values = {"a": torch.arange(6.0).reshape(1, 2, 3), "b": torch.zeros(3), "more": torch.zeros(1, 1)}
-    results = Results(
-        **{
-            field: {name: tensor + place for name, tensor in values.items()}
-            for place, field in enumerate(FIELDS)
-        }
-    )
-    aligned = evidence.aligned(results)
-    for place, field in enumerate(FIELDS):
-        tensors = getattr(aligned, field)
-        shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-        assert shapes == {"a": (2, 3) if squeeze else (1, 2, 3), "b": (3,), "more": (1, 1)}
-        assert torch.equal(tensors["a"].reshape(-1), torch.arange(6.0) + place)
-
-
-@pytest.mark.parametrize(
-    ("shape", "other", "expected"),
-    [
-        ((70, 6), (10, 7, 6), True),
-        ((10, 7, 6), (10, 42), True),
-        ((6, 4), (2, 3, 4), True),
-        ((2, 12), (2, 3, 4), True),
-        ((24,), (2, 3, 4), True),
-        ((6, 4), (2, 3, 2, 2), True),
-        ((6, 2, 2), (2, 3, 4), True),
-        ((1, 6), (2, 1, 3), True),
-        ((2, 3, 4), (2, 3, 4), False),
-        ((1, 6), (6, 1), False),
-        ((6, 10), (10, 6), False),
-        ((2, 3, 4), (3, 2, 4), False),
-        ((8, 3), (2, 3, 4), False),
-        ((4, 6, 5), (6, 4, 5), False),
-        ((10, 6), (1, 10, 6), False),
-        ((4, 9), (6, 6), False),
-        ((70, 6), (10, 7, 5), False),
-        ((6, 4), (2, 3, 5), False),
-        ((), (1,), False),
-        # Nothing tells apart the axes of tensors without elements.
-        ((0, 6), (0, 2, 3), False),
-        ((0, 4), (0, 2, 2), False),
-        ((4, 0), (2, 2, 0), False),
-        ((0,), (2, 0), False),
-    ],
-)
-def test_axes_are_merged_or_split_where_all_products_agree(shape, other, expected):
-    assert is_regrouped(shape, other) is expected
-    assert is_regrouped(other, shape) is expected
-
-
-@pytest.mark.parametrize(
-    ("shape", "other", "expected"),
-    [
-        ((20, 6), (20, 6, 1), True),
-        ((20, 1, 6), (20, 6), True),
-        ((20, 1, 6), (20, 6, 1), True),
-        ((20, 6), (20, 6), False),
-        ((20, 6), (1, 20, 6), False),
-        ((20, 6), (20, 7, 1), False),
-        ((20, 6, 5), (20, 5, 6), False),
-        ((), (1,), False),
-        ((1,), (1, 1), True),
-    ],
-)
-def test_axes_of_1_behind_the_first_axis_do_not_count(shape, other, expected):
-    """As of BatchNorm, which takes no matrix in Tripy."""
-    assert has_other_ones(shape, other) is expected
-    assert has_other_ones(other, shape) is expected
-
-
-class Saved(dict):
-    """Tensors of a capture on the disk, which tells shapes without reading."""
-
-    def __init__(self, tensors):
-        super().__init__(tensors)
-        self.shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-        self.read = []
-
-    def __getitem__(self, name):
-        self.read.append(name)
-        return super().__getitem__(name)
-
-
-def test_a_result_with_an_axis_of_1_more_has_the_references_shape():
-    values = torch.arange(6).reshape(2, 3)
-    evidence = _evidence(reference=Capture(tensors={"norm": values, "score.out": values}))
-    outputs = {"score.out": values[..., None]}
-    aligned = evidence.aligned(Results(outputs, {"norm": values[..., None], **outputs}))
-    assert torch.equal(aligned.tapped["norm"], values)
-    assert aligned.regrouped == {"norm": (2, 3)}
-    assert aligned.tapped["score.out"].shape == aligned.untapped["score.out"].shape == (2, 3, 1)
-
-
-def test_merged_axes_are_the_references_and_others_are_not_read():
-    own = {name: torch.zeros(2, 3, 4) for name in ("first", "second", "third", "score.out")}
-    evidence = _evidence()
-    evidence.reference.tensors = Saved(own)
-    values = torch.arange(24)
-    tapped = Saved({"first": values.reshape(6, 4), "third": values, "score.out": values, "extra": values})
-    tapped.shapes["third"] = (2, 3, 4)
-    untapped, poisoned = {"score.out": values}, {"third": values.reshape(2, 3, 4)}
-    isolated = {"second": values.reshape(2, 12), "third": values.reshape(3, 2, 4)}
-    results = Results(untapped, tapped, isolated, poisoned=poisoned)
-    aligned = evidence.aligned(results)
-    assert aligned.regrouped == {"first": (2, 3, 4), "second": (2, 3, 4)}
-    assert torch.equal(aligned.tapped["first"], values.reshape(2, 3, 4))
-    assert torch.equal(aligned.isolated["second"], values.reshape(2, 3, 4))
-    assert aligned.isolated["third"] is isolated["third"]
-    assert (aligned.untapped, aligned.poisoned) == (untapped, poisoned)
-    assert (tapped.read, evidence.reference.tensors.read) == (["first"], [])
-    assert aligned.tapped["score.out"] is values
-    plain = Results(untapped, poisoned=poisoned)
-    assert evidence.aligned(plain) is plain
 
 
 @pytest.mark.parametrize(
