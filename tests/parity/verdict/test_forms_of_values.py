@@ -9,6 +9,7 @@ import torch
 from parity.base.precision import PRECISIONS
 from parity.capture.arguments import Received
 from parity.capture.captures import ModuleCall
+from parity.verdict import forms_of_values
 from parity.verdict.bound import bound_for
 from parity.verdict.forms_of_values import MOST_AXES, Factor, Order, _orders, _Surroundings, in_forms
 from parity.verdict.judgement import MODEL_OUTPUT, TapJudgement
@@ -384,3 +385,10 @@ def test_a_call_behind_an_error_has_the_order_of_another_call_of_its_module():
     # It has no order where its own shape does not allow that of the other call, or is the reference's.
     assert of_two_calls(last_axes(LATER) + 1).in_forms == {"bias": TURNED}
     assert of_two_calls(LATER + 1).in_forms == {"bias": TURNED}
+
+
+def test_a_call_whose_shapes_tell_its_form_is_asked_once(monkeypatch):
+    asked, forms = [], forms_of_values._forms
+    monkeypatch.setattr(forms_of_values, "_forms", lambda *own: asked.append(own[2]) or forms(*own))
+    assert of_two_calls(first_axes(LATER)).in_forms == {"bias": TURNED, "bias@1": TURNED}
+    assert asked == ["bias", "bias@1"]
