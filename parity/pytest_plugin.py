@@ -319,6 +319,7 @@ def _judge(runner: RunnerReport, path: str) -> None:
     """Pass, fail or skip the item of a path by a runner's report."""
     from parity.api import ParityError, details
     from parity.capture.names import TapName
+    from parity.verdict.diagnosis import fails_alone
 
     if runner.verdict == "NONE":
         if path == MODEL:
@@ -334,7 +335,8 @@ def _judge(runner: RunnerReport, path: str) -> None:
     for module in own:
         alone = module.isolated is not None and module.isolated.status == "FAIL"
         if alone and not place.startswith(f"{path}."):
-            raise ParityError(f"{module.tap} ({module.kind}) diverges on its own: {module.isolated.reason}")
+            reason = module.isolated.reason
+            raise ParityError(f"{module.tap} ({module.kind}) {fails_alone(reason)}: {reason}")
         behind = behind or module.status in ("FAIL", "INSENSITIVE")
     if behind:
         pytest.skip(f"downstream of {culprit}")

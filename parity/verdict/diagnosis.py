@@ -147,15 +147,23 @@ def _is_harmless(call: CallJudgement, taps: Sequence[TapJudgement]) -> bool:
     return bool(own) and all(verdict is not None and verdict.passed for verdict in own)
 
 
+def fails_alone(reason: str) -> str:
+    """What a module does whose verdict alone has this reason, in words."""
+    if reason.startswith(RAISES):
+        return "does not run on its own"
+    return "cannot be judged" if NO_VERDICT in reason else "diverges on its own"
+
+
 def _failed_alone(
     taps: Sequence[TapJudgement], tap: TapJudgement, verdict: Verdict, calls: Sequence[CallJudgement]
 ) -> Diagnosis:
     """The diagnosis of a module that fails on its own, with the argument that its code passes on."""
-    fails = "cannot be judged" if NO_VERDICT in verdict.reason else "diverges on its own"
-    if verdict.reason.startswith(RAISES):
-        fails = "does not run on its own"
+    reason, inside = verdict.reason, tap.accumulated
+    if NO_VERDICT in reason and inside is not None and NO_VERDICT in inside.reason:
+        # Alone, a module receives what the reference has lost before it.
+        reason = inside.reason
     is_append = TapName.parse(tap.tap).phase is Phase.APPENDING
-    text = f"{'in an append, ' * is_append}{tap.path} ({tap.kind}) {fails}: {verdict.reason}"
+    text = f"{'in an append, ' * is_append}{tap.path} ({tap.kind}) {fails_alone(reason)}: {reason}"
     text += _also_wrong(taps, tap)
     for call in calls:
         if call.parent == tap.path and call.wrong:

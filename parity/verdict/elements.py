@@ -69,8 +69,8 @@ NO_CALL = ("missing: the port never calls ", "missing: the port calls ")
 """Beginnings of the reason of a call that the port does not make."""
 RAISES = "the module failed"
 """Beginning of the reason of a module that raises alone."""
-NO_VERDICT = "the oracle and the reference have them too, so no verdict is possible"
-"""Part of the reason where all three results have as many non-finite elements."""
+NO_VERDICT = "so no verdict is possible"
+"""Part of the reason where non-finite elements are no fault of the port."""
 
 
 def non_finite_reason(o: np.ndarray, r: np.ndarray, p: np.ndarray) -> str:
@@ -78,17 +78,18 @@ def non_finite_reason(o: np.ndarray, r: np.ndarray, p: np.ndarray) -> str:
 
     NaN in all three results fails too: it hides errors.
     """
-    counts = {
-        side: int((~np.isfinite(values)).sum())
-        for side, values in (("oracle", o), ("reference", r), ("port", p))
-    }
+    lost = {side: ~np.isfinite(values) for side, values in (("oracle", o), ("reference", r), ("port", p))}
+    counts = {side: int(own.sum()) for side, own in lost.items()}
     if not any(counts.values()):
         return ""
-    listed = ", ".join(f"{count} in the {side}" for side, count in counts.items() if count)
-    same = (
-        f"; {NO_VERDICT}: look for them in the inputs and weights" if len(set(counts.values())) == 1 else ""
-    )
-    return f"NaN or Inf among the compared elements: {listed}{same}"
+    text = ", ".join(f"{count} in the {side}" for side, count in counts.items() if count)
+    if len(set(counts.values())) == 1:
+        both = "the oracle and the reference have them too"
+        text += f"; {both}, {NO_VERDICT}: look for them in the inputs and weights"
+    elif counts["reference"] and not counts["oracle"] and not (lost["port"] & ~lost["reference"]).any():
+        only = "the oracle has numbers there and the reference none"
+        text += f"; {only}, {NO_VERDICT}: the reference itself does not work in this precision"
+    return f"NaN or Inf among the compared elements: {text}"
 
 
 def worst_elements(

@@ -99,6 +99,13 @@ def test_a_module_without_a_verdict_alone_does_not_diverge():
     failed = failure(f"3 NaN; {NO_VERDICT}", bound_for(PRECISIONS["fp32"], 1))
     text = diagnose([GOOD, tap("block", "Block", isolated=failed)], {}, "").text
     assert text == f"block (Block) cannot be judged: {failed.reason}"
+    # Alone, it receives what the reference has lost before it.
+    inside = failure(f"2 NaN in the reference; {NO_VERDICT}", bound_for(PRECISIONS["fp32"], 1))
+    text = diagnose([GOOD, tap("block", "Block", isolated=failed, accumulated=inside)], {}, "").text
+    assert text == f"block (Block) cannot be judged: {inside.reason}"
+    for accumulated in (FAIL, verdict(CLOSE)):
+        text = diagnose([GOOD, tap("block", "Block", isolated=failed, accumulated=accumulated)], {}, "").text
+        assert text.startswith(f"block (Block) cannot be judged: {failed.reason}")
 
 
 def test_a_wrong_argument_before_a_missing_tap_is_named_with_its_code():

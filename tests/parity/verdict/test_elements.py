@@ -27,7 +27,27 @@ def test_elements_that_are_no_numbers_are_counted_by_side():
     assert elements.non_finite_reason(none, two, one) == text
     assert elements.non_finite_reason(one, one, none).endswith(": 1 in the port")
     alike = elements.non_finite_reason(none, none, none)
-    assert alike.endswith(f"; {elements.NO_VERDICT}: look for them in the inputs and weights")
+    both = "the oracle and the reference have them too"
+    assert alike.endswith(f"; {both}, {elements.NO_VERDICT}: look for them in the inputs and weights")
+
+
+def test_a_reference_that_does_not_work_in_a_precision_leaves_no_verdict():
+    """Whether the port has a number there or not: only elements that it alone loses are its fault."""
+    one, first, last = np.ones(3), np.array([np.nan, 1.0, 1.0]), np.array([1.0, 1.0, np.inf])
+    told = (
+        f"; the oracle has numbers there and the reference none, {elements.NO_VERDICT}: "
+        "the reference itself does not work in this precision"
+    )
+    for reference, port, counts in (
+        (first, first, "1 in the reference, 1 in the port"),
+        (first + last, last, "2 in the reference, 1 in the port"),
+        (first, one, "1 in the reference"),
+    ):
+        assert elements.non_finite_reason(one, reference, port).endswith(f": {counts}{told}")
+    for oracle, reference, port in ((one, one, first), (one, first, last), (one, first, first + last)):
+        assert elements.NO_VERDICT not in elements.non_finite_reason(oracle, reference, port)
+    # Where the oracle has none either, the model itself has none.
+    assert elements.NO_VERDICT not in elements.non_finite_reason(last, first + last, first + last)
 
 
 def test_the_worst_elements_of_many_blocks():
