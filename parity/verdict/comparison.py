@@ -39,7 +39,7 @@ from parity.verdict.diagnosis import by_values, diagnose
 from parity.verdict.elements import RAISES
 from parity.verdict.evidence import Evidence, Results, shape_of
 from parity.verdict.flips import row_mask, rows_left_out
-from parity.verdict.forms_of_values import in_forms
+from parity.verdict.forms_of_values import in_another_order, in_forms
 from parity.verdict.judgement import MODEL_OUTPUT, CallJudgement, Diagnosis, TapJudgement
 from parity.verdict.padding import (
     first_padding_leak,
@@ -267,6 +267,7 @@ def _compared(
         diagnosis = through_padding(evidence, results, taps, diagnosis)
         diagnosis = inside_through_padding(evidence, results, taps, calls, diagnosis)
         diagnosis = among_small_numbers(evidence, results, taps, diagnosis)
+        diagnosis = in_another_order(evidence, results, taps, diagnosis)
     diagnosis = in_front_of_leak(evidence, results, leak, diagnosis)
     diagnosis = in_appends(evidence, results, diagnosis)
     return Comparison(taps, checks, leak, observer, diagnosis, calls, evidence, without_partner=apart)

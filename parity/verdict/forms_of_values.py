@@ -29,7 +29,7 @@ import torch
 from parity.capture.names import TapName
 from parity.verdict.arguments import argument_views
 from parity.verdict.evidence import Evidence, Results, shape_of
-from parity.verdict.judgement import MODEL_OUTPUT, TapJudgement
+from parity.verdict.judgement import MODEL_OUTPUT, Diagnosis, TapJudgement
 from parity.verdict.standards import Standards
 
 MOST_AXES = 5
@@ -258,3 +258,35 @@ def _is_right(evidence: Evidence, tap: str, port: torch.Tensor) -> bool:
     reference, oracle = evidence.reference.tensors[tap], evidence.oracle.get(tap)
     verdict = Standards(evidence).judge(tap, oracle, reference, port, None)
     return verdict is not None and verdict.passed
+
+
+def in_another_order(
+    evidence: Evidence, results: Results, taps: Sequence[TapJudgement], diagnosis: Diagnosis
+) -> Diagnosis:
+    """The diagnosis of a module whose result is wrong in any order of axes, with the error in its own one.
+
+    Alone, the module takes the reference's axes for its own, and its error tells nothing of the fault.
+
+    Args:
+        evidence: The evidence of the comparison.
+        results: The port's results.
+        taps: The judgements on them.
+        diagnosis: The place of the first divergence.
+    """
+    tap = next((own for own in taps if own.tap == diagnosis.tap), None)
+    if diagnosis.kind != "module" or tap is None or tap.isolated is None or tap.isolated.passed:
+        return diagnosis
+    name, own = tap.tap, evidence.reference.tensors
+    call = str(TapName.parse(name).module_call)
+    if call in results.in_forms or name not in _wrong_inside([tap]) or name not in results.tapped:
+        return diagnosis
+    orders = _orders([(shape_of(results.tapped, name), shape_of(own, name))])
+    order = next(argument_views(evidence, results, call, orders), None)
+    if order is None:
+        return diagnosis
+    port = order.of(results.tapped[name], own[name])
+    verdict = Standards(evidence).judge(name, evidence.oracle.get(name), own[name], port, None)
+    if verdict is None or verdict.passed:
+        return diagnosis
+    told = f"its arguments have their axes in another order inside the model; there, it has: {verdict.reason}"
+    return replace(diagnosis, text=f"{diagnosis.text}; {told}")
