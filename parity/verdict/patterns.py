@@ -28,6 +28,8 @@ COMPARED_COLUMNS = 4096
 LISTED = 4
 """Number of indices or values that a text lists."""
 _PLACE = re.compile(r"\d+ of \d+ wrong elements")
+_MANY = 1e9
+"""Number of possible results above which no search finds one by chance."""
 _ROUNDINGS = 32
 """Largest relative distance that counts as a rounding on the way, in steps of the coarser type at 1."""
 COARSER = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -81,6 +83,23 @@ class FailedTensor:
         # Elements that do not count may be infinite.
         with np.errstate(invalid="ignore"):
             return self.counted & (np.abs(self.port - self.oracle) > allowed)
+
+    @property
+    def possible_results(self) -> float:
+        """Number of results of the same values with as few wrong elements or fewer.
+
+        It is infinite for numbers that are none of a mask.
+        """
+        if self.dtype.is_floating_point and not _is_mask(self):
+            return math.inf
+        counted, wrong = int(self.counted.sum()), int(self.wrong.sum())
+        values = len(np.unique([self.oracle[self.counted], self.port[self.counted]]))
+        number = 0
+        for count in range(wrong + 1):
+            number += math.comb(counted, count) * (values - 1) ** count
+            if number > _MANY:
+                return math.inf
+        return float(number)
 
 
 def explain(failed: FailedTensor) -> list[str]:

@@ -28,6 +28,8 @@ MOST_NAMED = 3
 """Most changes with one result that a text lists. The last one may be the number of the others."""
 SAME = 1e-12
 """Largest difference of the relative distances from equal results in float64."""
+BY_CHANCE = 0.05
+"""Largest chance of shifted data that is told: that a tried change gives integers with as few wrong ones."""
 MOST_ELEMENTS = 2**30
 """Largest number of computed elements of all runs."""
 
@@ -87,6 +89,7 @@ def cause(program: Program, failed: FailedTensor, others: Sequence[OtherResult] 
         return ""
     plain = program.listed()
     best: list[_Fit] = []
+    number = 0
     for number, trial in enumerate(_trials(program, plain.changes)):
         if number >= MOST_TRIALS or number * plain.elements >= MOST_ELEMENTS:
             break
@@ -97,6 +100,11 @@ def cause(program: Program, failed: FailedTensor, others: Sequence[OtherResult] 
             continue
         if not any(other.contradicts(trial.key) for other in others):
             best = [*(own for own in best if not fit.goes_before(own)), fit]
+    failing = [failed, *(other.result for other in others if other.result.wrong.any())]
+    possible = math.prod(result.possible_results for result in failing)
+    # Other mistakes than shifted data are likely where they fit, such as `<` for `<=` at one element.
+    if number + 1 > BY_CHANCE * possible and any(SHIFTED in own.trial.text for own in best):
+        return ""
     return f"{FITS}{_in_words([own.trial.text for own in best])}" if best else ""
 
 

@@ -1,9 +1,13 @@
-"""Names of axes, and the common places of wrong elements."""
+"""Names of axes, the common places of wrong elements, and the number of results with as few of them."""
+
+import math
 
 import numpy as np
 import pytest
+import torch
 
-from parity.verdict.patterns import LISTED, all_at, named_axes
+from parity.verdict.distances import Distance
+from parity.verdict.patterns import LISTED, FailedTensor, all_at, named_axes
 
 AXES = ("rows", "columns")
 
@@ -114,3 +118,28 @@ def test_a_vector_has_no_diagonal(shape, name):
 
 def test_no_wrong_element_has_no_place():
     assert all_at(wrong((9, 9)), AXES) == ""
+
+
+@pytest.mark.parametrize(
+    ("oracle", "port", "dtype", "possible"),
+    [
+        # None wrong, or one of four: the right result counts as well.
+        ([0, 1, 1, 0], [0, 1, 1, 0], torch.bool, 1),
+        ([0, 1, 1, 0], [0, 1, 1, 1], torch.bool, 1 + 4),
+        ([0, 1, 1, 0], [1, 1, 1, 1], torch.bool, 1 + 4 + 6),
+        # A wrong element of three values has two others.
+        ([0, 1, 2, 0], [0, 1, 2, 1], torch.int64, 1 + 4 * 2),
+        ([0.0, 1, 1, 0], [0, 1, 1, 1], torch.float32, 1 + 4),
+        ([0.0, 1, 2, 0], [0, 1, 2, 1], torch.float32, math.inf),
+        ([0, 1] * 500, [1, 0] * 500, torch.bool, math.inf),
+    ],
+)
+def test_the_number_of_results_with_as_few_wrong_elements(oracle, port, dtype, possible):
+    oracle, port = np.array(oracle, dtype=np.float64), np.array(port, dtype=np.float64)
+    limit = Distance(0.0, 0.0, 0.0)
+    own = FailedTensor(oracle, port, np.ones(oracle.shape, bool), limit, ["rows"], dtype)
+    assert own.possible_results == possible
+    # Elements that do not count are none of them.
+    twice = [np.concatenate([side, side]) for side in (oracle, port)]
+    counted = np.arange(2 * len(oracle)) < len(oracle)
+    assert FailedTensor(*twice, counted, limit, ["rows"], dtype).possible_results == possible

@@ -59,6 +59,14 @@ def test_shifted_integers_stay_positive(step):
     assert text == f"fits the reference with ids shifted by {step:+d}"
 
 
+@pytest.mark.parametrize(("wrong", "text"), [(1, ""), (6, "fits the reference with ids shifted by +1")])
+def test_shifted_data_that_fit_few_booleans_by_chance_are_no_cause(wrong, text):
+    """Of 24 booleans, one is soon the wrong one."""
+    table, ids = torch.arange(17) == 5, torch.full((B * N,), 9)
+    ids[:wrong:2], ids[1:wrong:2] = 5, 4
+    assert searched(lambda ids: table[ids], lambda ids: table[ids + 1], {"ids": ids}) == text
+
+
 @pytest.mark.parametrize(
     ("dtype", "least"), [(torch.float32, 2**24), (torch.int32, 2**31)], ids=["float32", "int32"]
 )
