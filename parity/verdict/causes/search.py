@@ -89,10 +89,10 @@ def cause(program: Program, failed: FailedTensor, others: Sequence[OtherResult] 
         return ""
     plain = program.listed()
     best: list[_Fit] = []
-    number = 0
     for number, trial in enumerate(_trials(program, plain.changes)):
         if number >= MOST_TRIALS or number * plain.elements >= MOST_ELEMENTS:
             break
+        tried = number + 1
         fit = _Fit(_residual(trial.run, failed), trial)
         if not math.isfinite(fit.residual) or any(own.goes_before(fit) for own in best):
             continue
@@ -100,12 +100,14 @@ def cause(program: Program, failed: FailedTensor, others: Sequence[OtherResult] 
             continue
         if not any(other.contradicts(trial.key) for other in others):
             best = [*(own for own in best if not fit.goes_before(own)), fit]
+    if not best:
+        return ""
     failing = [failed, *(other.result for other in others if other.result.wrong.any())]
     possible = math.prod(result.possible_results for result in failing)
     # Other mistakes than shifted data are likely where they fit, such as `<` for `<=` at one element.
-    if number + 1 > BY_CHANCE * possible and any(SHIFTED in own.trial.text for own in best):
+    if tried > BY_CHANCE * possible and any(SHIFTED in own.trial.text for own in best):
         return ""
-    return f"{FITS}{_in_words([own.trial.text for own in best])}" if best else ""
+    return f"{FITS}{_in_words([own.trial.text for own in best])}"
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,10 @@ def test_elements_that_are_no_numbers_are_counted_by_side():
     assert elements.non_finite_reason(one, one, none).endswith(": 1 in the port")
     alike = elements.non_finite_reason(none, none, none)
     both = "the oracle and the reference have them too"
-    assert alike.endswith(f"; {both}, {elements.NO_VERDICT}: look for them in the inputs and weights")
+    assert alike == (
+        "NaN or Inf among the compared elements: 1 in the oracle, 1 in the reference, 1 in the port; "
+        f"{both}, {elements.NO_VERDICT}: look for them in the inputs and weights"
+    )
 
 
 def test_a_reference_that_does_not_work_in_a_precision_leaves_no_verdict():

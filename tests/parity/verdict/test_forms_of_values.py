@@ -6,14 +6,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from parity.base.precision import PRECISIONS
 from parity.capture.arguments import Received
 from parity.capture.captures import ModuleCall
 from parity.verdict import forms_of_values
-from parity.verdict.bound import bound_for
 from parity.verdict.forms_of_values import MOST_AXES, Factor, Order, _orders, _Surroundings, in_forms
 from parity.verdict.judgement import MODEL_OUTPUT, TapJudgement
-from parity.verdict.rule import failure
 from tests.parity.comparisons import (
     APPENDED,
     OUTPUT,
@@ -28,10 +25,19 @@ from tests.parity.comparisons import (
     results_with,
     wide,
 )
+from tests.parity.verdict.formed import (
+    BIAS,
+    RIGHT,
+    SCALED,
+    TURNED,
+    WRONG,
+    X,
+    judgements,
+    sides,
+    turned,
+)
 from tests.parity.verdict.received_calls import capture
 
-WRONG = failure("wrong", bound_for(PRECISIONS["fp32"], 1))
-RIGHT = SimpleNamespace(passed=True, min_detectable_error=1e-3)
 INSIDE = {"block": "", "block.list.0": "block", "block.list.0.mix": "block.list.0"}
 """The caller of each module."""
 
@@ -132,45 +138,11 @@ def test_the_check_of_the_first_right_result_around_counts_alone(of_block, of_ou
     assert _Surroundings(evidence, taps).detects("block.list.0.mix", 2.0) is detected
 
 
-X, BIAS = normal(7, B, N, N), TENSORS["bias"]
-TURNED = "they have their axes in another order"
-SCALED = "they are times a factor"
-
-
-def sides(x, bias, **changes):
-    """The evidence and results of a model whose block calls "bias" with `x`, on both sides."""
-    evidence = evidence_with(oracle_received=capture(("bias", {"x": X.double()})), **changes)
-    own = capture(("bias", {"x": X}))
-    evidence.reference.arguments, evidence.reference.call_inputs = own.arguments, own.call_inputs
-    results = results_with(received=capture(("bias", {"x": x})))
-    for part in (results.tapped, results.poisoned):
-        part["bias"] = bias
-    return evidence, results
-
-
-def judgements(wrong=("bias",), alone=()):
-    """Taps with the wrong ones inside the model, and those that are wrong alone."""
-    return [
-        TapJudgement(
-            tap,
-            tap.removeprefix("append:"),
-            MODEL_OUTPUT if tap == OUTPUT else "Module",
-            WRONG if tap in wrong else RIGHT,
-            WRONG if tap in alone else None,
-        )
-        for tap in TENSORS
-    ]
-
-
 def in_form(x, bias, wrong=("bias",), alone=(), **changes):
     """The port's results in the reference's form; None if they stay as they are."""
     evidence, results = sides(x, bias, **changes)
     found = in_forms(evidence, results, judgements(wrong, alone))
     return None if found is results else found
-
-
-def turned(tensor):
-    return tensor.transpose(1, 2)
 
 
 def test_a_call_with_axes_in_another_order_is_compared_in_the_reference_s():

@@ -59,12 +59,40 @@ def test_shifted_integers_stay_positive(step):
     assert text == f"fits the reference with ids shifted by {step:+d}"
 
 
+FLAGS = torch.zeros(17, dtype=torch.bool)
+FLAGS[[5, 12, 13]] = True
+
+
 @pytest.mark.parametrize(("wrong", "text"), [(1, ""), (6, "fits the reference with ids shifted by +1")])
 def test_shifted_data_that_fit_few_booleans_by_chance_are_no_cause(wrong, text):
     """Of 24 booleans, one is soon the wrong one."""
-    table, ids = torch.arange(17) == 5, torch.full((B * N,), 9)
+    ids = torch.full((B * N,), 9)
     ids[:wrong:2], ids[1:wrong:2] = 5, 4
-    assert searched(lambda ids: table[ids], lambda ids: table[ids + 1], {"ids": ids}) == text
+    ids[-1] = 12
+    assert searched(lambda ids: FLAGS[ids], lambda ids: FLAGS[ids + 1], {"ids": ids}) == text
+
+
+def test_the_chance_is_the_number_of_tried_changes_in_that_of_results_with_as_few_wrong(monkeypatch):
+    """One of 31 is wrong, or none: 32 results."""
+    ids = torch.full((31,), 9)
+    ids[0], ids[1] = 5, 12
+    tried, trials = [], search._trials
+
+    def counted(*options):
+        for trial in trials(*options):
+            tried.append(trial)
+            yield trial
+
+    def is_told():
+        tried.clear()
+        return searched(lambda ids: FLAGS[ids], lambda ids: FLAGS[ids + 1], {"ids": ids}) != ""
+
+    monkeypatch.setattr(search, "_trials", counted)
+    assert not is_told()
+    count = len(tried)
+    for more, expected in ((0, True), (-0.5, False)):
+        monkeypatch.setattr(search, "BY_CHANCE", (count + more) / 32)
+        assert is_told() is expected
 
 
 @pytest.mark.parametrize(
@@ -92,6 +120,10 @@ def test_floating_point_of_another_type(dtype):
     assert text == ""
     text = searched(reference, lambda x: reference(x.to(dtype).double()), {"x": X})
     assert text == f"fits the reference with x as {str(dtype).removeprefix('torch.')}"
+
+
+def test_a_program_without_an_operation_has_no_cause():
+    assert searched(lambda: X, lambda: X + 1, {}) == ""
 
 
 def test_a_result_that_does_not_repeat_has_no_cause():
