@@ -18,7 +18,7 @@ from parity.capture.names import TapName
 from parity.capture.torch_hooks import hooked
 from parity.case import Case
 from parity.case.pairing import function_of
-from parity.runners.oracle.exchanged_weights import Exchange, exchanges
+from parity.runners.oracle.exchanged_weights import Exchange, exchanges, taken_from_others
 from parity.runners.oracle.float64 import Float64Runner
 
 
@@ -59,8 +59,9 @@ class Rerun:
             return self._runner.run_call(call, inputs, self._arrays(), whole=False)
 
     def weights_exchanged(self, path: str) -> dict[str, Exchange]:
-        """Exchanges of the weights of the module at a path, by their words."""
-        return exchanges(self._runner.modules()[path])
+        """Exchanges of the weights of the module at a path, also with those of others, by their words."""
+        modules = self._runner.modules()
+        return exchanges(modules[path]) | taken_from_others(modules, path)
 
     def _leave(self, *_: Any) -> None:
         self.running.pop()

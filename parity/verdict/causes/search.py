@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from parity.base.interruption import raisable
+from parity.runners.oracle.exchanged_weights import OF_ANOTHER
 from parity.verdict.causes.argument_changes import changed_arguments
 from parity.verdict.causes.operations import LEFT_OUT, SHIFTED, Change, Place
 from parity.verdict.causes.runs import Program
@@ -168,8 +169,10 @@ class _Trial:
 def _trials(program: Program, changes: Sequence[tuple[int, Change]]) -> Iterator[_Trial]:
     for text, changed in changed_arguments(program.arguments):
         yield _Trial(text, text, frozenset({text}), functools.partial(program.changed, arguments=changed))
-    for text, other in program.exchanged.items():
-        yield _Trial(text, text, frozenset({text}), functools.partial(program.changed, run=other))
+    # Weights of other modules are many and come last: changes of the code need the trials.
+    of_others = [text for text in program.exchanged if OF_ANOTHER in text]
+    own = [text for text in program.exchanged if OF_ANOTHER not in text]
+    yield from (_exchanged_weights(program, text) for text in own)
     # A loop has few joint changes and many single ones.
     places = _places(changes)
     for text, key, together in _joint(changes, places):
@@ -183,6 +186,12 @@ def _trials(program: Program, changes: Sequence[tuple[int, Change]]) -> Iterator
         if change.origin is not None and len(times) > 1:
             text = f"{text}, the {_ordinal(time + 1)} of {len(times)} times in {change.origin.words}"
         yield _changed_operations(program, text, (change.origin, change.text, time), {number: change})
+    yield from (_exchanged_weights(program, text) for text in of_others)
+
+
+def _exchanged_weights(program: Program, text: str) -> _Trial:
+    changed = functools.partial(program.changed, run=program.exchanged[text])
+    return _Trial(text, text, frozenset({text}), changed)
 
 
 def _changed_operations(program: Program, text: str, key: Hashable, changes: Mapping[int, Change]) -> _Trial:

@@ -1,9 +1,9 @@
-"""A module with two of its weights, or two of the modules inside it, in each other's place."""
+"""A module with weights or modules of its own in each other's place, or with weights of another module."""
 
 import pytest
 import torch
 
-from parity.runners.oracle.exchanged_weights import MOST_ALIKE, exchanges
+from parity.runners.oracle.exchanged_weights import MOST_ALIKE, exchanges, taken_from_others
 
 X = torch.randn(5, 4, generator=torch.Generator().manual_seed(1))
 
@@ -76,3 +76,87 @@ def test_an_exchange_ends_where_the_run_raises():
 def test_many_weights_are_not_all_exchanged():
     many = torch.nn.ParameterList(torch.zeros(2) for _ in range(MOST_ALIKE + 1))
     assert len(exchanges(many)) == 3 * MOST_ALIKE * (MOST_ALIKE - 1) // 2
+
+
+def layers(count, rows=4):
+    return torch.nn.Sequential(*(torch.nn.Linear(4, rows) for _ in range(count)))
+
+
+def taken(model, path):
+    return taken_from_others(dict(model.named_modules()), path)
+
+
+def test_weights_of_the_nearest_modules_are_taken_first():
+    model = torch.nn.Sequential(torch.nn.ReLU(), *layers(3))
+    own = "in place of its own"
+    assert list(taken(model, "1")) == [
+        f"with the weights of another module, 2, {own}",
+        f"with the weights of another module, 3, {own}",
+        "with the weight 2.weight of another module in place of weight",
+        "with the weight 3.weight of another module in place of weight",
+        "with the weight 2.bias of another module in place of bias",
+        "with the weight 3.bias of another module in place of bias",
+    ]
+
+
+def test_inside_the_module_has_the_weights_of_the_other_one():
+    model = layers(2)
+    first, second = model
+    own = first.weight, first.bias
+    exchanges = taken(model, "0")
+    with exchanges["with the weights of another module, 1, in place of its own"]():
+        assert first.weight is second.weight
+        assert first.bias is second.bias
+    with exchanges["with the weight 1.weight of another module in place of weight"]():
+        assert first.weight is second.weight
+        assert first.bias is own[1]
+    assert first.weight is own[0]
+    assert first.bias is own[1]
+
+
+def test_buffers_are_taken_too():
+    model = torch.nn.Sequential(torch.nn.BatchNorm1d(4), torch.nn.BatchNorm1d(4))
+    first, second = model
+    with taken(model, "0")["with the weight 1.running_mean of another module in place of running_mean"]():
+        assert first.running_mean is second.running_mean
+        assert first.running_var is not second.running_var
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        torch.nn.Linear(4, 3),
+        torch.nn.Linear(4, 4).double(),
+        torch.nn.ReLU(),
+        torch.nn.Linear(3, 4, bias=False),
+    ],
+)
+def test_weights_of_other_shapes_types_or_none_are_left(other):
+    assert not taken(torch.nn.Sequential(torch.nn.Linear(4, 4), other), "0")
+
+
+def test_a_module_of_another_class_gives_single_weights():
+    model = torch.nn.Sequential(torch.nn.LayerNorm(4), torch.nn.GroupNorm(2, 4))
+    assert list(taken(model, "0")) == [
+        "with the weight 1.weight of another module in place of weight",
+        "with the weight 1.bias of another module in place of bias",
+    ]
+
+
+def test_a_weight_of_the_whole_model_is_named_without_a_path():
+    model = layers(1)
+    model.register_parameter("bias", torch.nn.Parameter(torch.ones(4)))
+    assert list(taken(model, "0")) == ["with the weight bias of another module in place of bias"]
+
+
+def test_a_shared_weight_is_no_other_one():
+    model = layers(2)
+    model[1].weight = model[0].weight
+    assert list(taken(model, "0")) == ["with the weight 1.bias of another module in place of bias"]
+
+
+def test_few_modules_of_many_give_their_weights():
+    found = taken(layers(2 * MOST_ALIKE), "0")
+    assert len(found) == 3 * MOST_ALIKE
+    assert f"with the weight {MOST_ALIKE}.bias of another module in place of bias" in found
+    assert f"with the weight {MOST_ALIKE + 1}.bias of another module in place of bias" not in found

@@ -288,3 +288,23 @@ def test_a_change_that_cannot_be_made_is_no_operation_to_run_again():
 
     text = searched(reference, lambda x: torch.cos(reference(x)))
     assert (text, retrying.retried) == ("", 0)
+
+
+def test_weights_of_other_modules_are_tried_behind_changes_of_the_code():
+    runs = []
+
+    def reference(x):
+        runs.append("code")
+        return torch.sin(x) + 1.0
+
+    def weights(text):
+        return lambda arguments: runs.append(text) or reference(**arguments)
+
+    words = ("with the weight a.b of another module in place of b", "with the weights b and c exchanged")
+    exchanged = {text: weights(text) for text in words}
+    assert not told(reference, lambda x: torch.sin(x.flip(0)) * x, {"x": X}, exchanged=exchanged)
+    of_another, own = (runs.index(text) for text in words)
+    assert runs[of_another:] == [words[0], "code"]
+    # Each run with other weights ends in one of the code.
+    changes_of_the_code = runs[own + 2 : of_another]
+    assert changes_of_the_code
