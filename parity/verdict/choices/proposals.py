@@ -1,8 +1,9 @@
 """The port's choices, as its integers and booleans show them.
 
 A result that moves choices holds them. A result that code makes from choices, such as ids that a table maps
-indices to, shows those that give the port's value: every possible value of a choice is put through the code,
-and results that share a choice must agree on it. If several remain, the nearest to the oracle's is taken.
+indices to, shows those that give the port's value: every possible value of a choice is put through the code.
+Where results that share a choice contradict each other, the first one shows it: a later one may be wrong. If
+several values remain, the nearest to the oracle's is taken.
 Integers of several choices, such as a byte of two codes, are those of `parity.verdict.choices.packed`.
 """
 
@@ -45,7 +46,8 @@ def propose(
         values, mask = unpacked[number] if number in unpacked else unshown(choice)
         if number in allowed:
             _take_nearest(choice, allowed[number], values, mask)
-        for name, link in links.items():
+        # The first result that holds a choice is read last, and decides.
+        for name, link in reversed(links.items()):
             if link.is_moved and number in link.numbers:
                 _take_moved(recorded.offsets[number], link, port[name], values, mask)
         if mask.any():
@@ -71,6 +73,7 @@ def _searched(
     allowed: dict[int, torch.Tensor] = {}
     known: dict[int, torch.Tensor] = {}
     for name, link in searched.items():
+        own: dict[int, torch.Tensor] = {}
         counts = {number: count(recorded.choices[number]) for number in link.numbers}
         sizes = [recorded.choices[number].value.numel() + port[name].numel() for number in link.numbers]
         if max(counts.values()) * sum(sizes) > MOST_VALUES:
@@ -79,6 +82,7 @@ def _searched(
             shape = (values, recorded.choices[number].value.numel())
             allowed.setdefault(number, torch.ones(shape, dtype=torch.bool))
             known.setdefault(number, torch.zeros(shape[1], dtype=torch.bool))
+            own[number] = allowed[number].clone()
         # An element of several choices shows none of them here.
         flat = torch.where((link.labels >= 0).sum(0) == 1, link.labels.amax(0), -1).reshape(-1)
         for trial in range(max(counts.values())):
@@ -90,10 +94,16 @@ def _searched(
             gives = (replayed.to(torch.float64) == port[name].to(torch.float64)).reshape(-1)
             for number, values in counts.items():
                 labels = flat - recorded.offsets[number]
-                inside = (labels >= 0) & (labels < allowed[number].shape[1])
+                inside = (labels >= 0) & (labels < own[number].shape[1])
                 if trial < values:
-                    allowed[number][trial, labels[inside & ~gives]] = False
-                known[number][labels[inside]] = True
+                    own[number][trial, labels[inside & ~gives]] = False
+        for number, values in own.items():
+            labels = flat - recorded.offsets[number]
+            is_asked = torch.zeros_like(known[number])
+            is_asked[labels[(labels >= 0) & (labels < len(is_asked))]] = True
+            agrees = values.any(0)
+            allowed[number] = torch.where(agrees, values, allowed[number])
+            known[number] |= is_asked & agrees
     for number, mask in allowed.items():
         mask &= known[number]
     return allowed

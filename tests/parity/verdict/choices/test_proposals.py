@@ -215,8 +215,8 @@ def test_an_integer_of_several_choices_shows_those_that_give_it(name):
     assert proposed(at(model), wide(numbers), {"at": port})[0] == expected
 
 
-@pytest.mark.parametrize(("odd", "port", "last"), [(0, [50, 2], 2), (1, [50, 3], 3), (0, [50, 3], None)])
-def test_results_that_share_a_choice_beside_packed_ones_must_agree_on_it(odd, port, last):
+@pytest.mark.parametrize(("odd", "port", "last"), [(0, [50, 2], 2), (1, [50, 3], 3), (0, [50, 3], 2)])
+def test_of_results_that_share_a_choice_beside_packed_ones_the_first_shows_it(odd, port, last):
     """The last code alone is in a byte, and whether it is odd in a result before."""
 
     def model(x):
@@ -251,7 +251,10 @@ def test_results_that_share_a_choice():
         return {"odd": item % 2, "half": item // 2}
 
     shown, taps = proposed(halves, SCORES, {"odd": [1, 0, 0], "half": [1, 1, 7]})
-    assert (shown, taps) == ({0: [3, 2, None]}, {0: "odd"})
+    # No item has the last half: the result before it shows an even one, the nearest in its score.
+    assert (shown, taps) == ({0: [3, 2, 2]}, {0: "odd"})
+    shown, _ = proposed(halves, SCORES, {"odd": [1, 0, 5], "half": [1, 1, 0]})
+    assert shown == {0: [3, 2, 1]}
 
     def named(x):
         item = x.argmax(-1)
@@ -260,6 +263,14 @@ def test_results_that_share_a_choice():
     # A result that holds the choice is nearer to it than its id.
     shown, taps = proposed(named, SCORES, {"id": [71, 72, 73], "first": [3]})
     assert (shown, taps) == ({0: [3, 2, 3]}, {0: "id"})
+
+    def again(x):
+        item = x.argmax(-1)
+        return {"module": item[1:], "output": item}
+
+    # A wrong output does not hide what a module chose.
+    shown, taps = proposed(again, SCORES, {"module": [2, 0], "output": [1, 3, 3]})
+    assert (shown, taps) == ({0: [1, 2, 0]}, {0: "module"})
 
 
 def test_a_result_without_a_choice_shows_none():
