@@ -1,12 +1,12 @@
-"""Calls of one module that the port makes in another order than the reference.
+"""Calls of one module that have other numbers in the port than in the reference.
 
-A shared encoder may run on the item before the user. Taps pair by the number of the call, so that such a port
-differs at both calls. The arguments tell which call is which.
+A shared encoder may run on the item before the user, or once where the reference repeats it. Taps pair by the
+number of the call, so that such a port differs at right calls. The arguments tell which call is which.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import torch
@@ -23,40 +23,63 @@ IsSame = Callable[[str, Received, Received], bool]
 def in_order(evidence: Evidence, results: Results, is_same: IsSame) -> Results:
     """The results with the calls of each module in the reference's order; the same results if nothing moves.
 
-    A call moves only if its arguments are wrong under its own number and right under the other one, and only
-    where the moved calls take each other's numbers.
+    A call moves only if its arguments are wrong under its own number and right under the other one. That is
+    the number of another call that moves, or of one that a single side makes: a port may look a row up once
+    and use it twice, so that the calls behind it have other numbers.
     """
-    moved: dict[str, int] = {}
-    for calls in _calls_by_module(evidence.reference).values():
-        moved |= _moved(calls, evidence.reference.arguments, results.received.arguments, is_same)
-    return _reordered(results, moved) if moved else results
+    theirs, ours = (_calls_by_module(side) for side in (evidence.reference, results.received))
+    numbers: dict[str, int] = {}
+    exchanged: set[str] = set()
+    for path in (path for path in theirs if path in ours):
+        moved = _moved(theirs[path], ours[path], is_same)
+        numbers |= moved
+        if _is_another_order(moved, ours[path], theirs[path]):
+            exchanged |= moved.keys()
+    return _reordered(results, numbers, exchanged) if numbers else results
 
 
-def _calls_by_module(reference: Capture) -> Mapping[str, list[str]]:
-    """The calls of each module that is called more than once, by its path."""
-    calls: dict[str, list[str]] = {}
-    for call in reference.arguments:
-        calls.setdefault(TapName.parse(call).path, []).append(call)
-    return {path: own for path, own in calls.items() if len(own) > 1}
+def _calls_by_module(side: Capture) -> dict[str, dict[str, Received]]:
+    """The calls of each module with what they receive, by its path."""
+    calls: dict[str, dict[str, Received]] = {}
+    for call, received in side.arguments.items():
+        calls.setdefault(TapName.parse(call).path, {})[call] = received
+    return calls
 
 
 def _moved(
-    calls: list[str], reference: Mapping[str, Received], port: Mapping[str, Received], is_same: IsSame
+    theirs: Mapping[str, Received], ours: Mapping[str, Received], is_same: IsSame
 ) -> dict[str, int]:
-    """The reference's number of each call of the port that moves, by the call's name."""
-    wrong = [call for call in calls if call in port and not is_same(call, reference[call], port[call])]
-    numbers: dict[str, int] = {}
-    free = list(wrong)
+    """The reference's number of each call of the port that moves, by the call's name.
+
+    Calls of the port beyond the reference's take the numbers that stay.
+    """
+    wrong = [call for call in ours if call not in theirs or not is_same(call, theirs[call], ours[call])]
+    free = [call for call in theirs if call in wrong or call not in ours]
+    if all(call not in theirs for call in wrong) or len(theirs) == len(ours) == 1:
+        return {}
+    names: dict[str, str] = {}
     for call in wrong:
-        own = next((other for other in free if is_same(other, reference[other], port[call])), None)
-        if own is None:
-            return {}
-        free.remove(own)
-        numbers[call] = TapName.parse(own).call
-    return numbers
+        own = next((other for other in free if is_same(other, theirs[other], ours[call])), None)
+        if own is not None:
+            free.remove(own)
+            names[call] = own
+    without = [call for call in wrong if call not in names]
+    if len(without) > max(len(ours) - len(theirs), 0):
+        return {}
+    taken = set(names.values())
+    names |= zip(without, (call for call in wrong if call not in taken), strict=False)
+    return {call: TapName.parse(own).call for call, own in names.items()}
 
 
-def _reordered(results: Results, moved: Mapping[str, int]) -> Results:
+def _is_another_order(moved: Mapping[str, int], ours: Iterable[str], theirs: Iterable[str]) -> bool:
+    """Whether the calls of both sides are in another order, and not only have other calls between them."""
+    both = {TapName.parse(call).call for call in theirs}
+    numbers = [moved.get(call, TapName.parse(call).call) for call in ours]
+    common = [number for number in numbers if number in both]
+    return common != sorted(common)
+
+
+def _reordered(results: Results, moved: Mapping[str, int], exchanged: Iterable[str]) -> Results:
     """The results with other numbers for some calls of the tapped runs.
 
     Modules alone run on the reference's arguments, and have its numbers.
@@ -67,7 +90,7 @@ def _reordered(results: Results, moved: Mapping[str, int]) -> Results:
         number = moved.get(str(name.module_call))
         return text if number is None else str(replace(name, call=number))
 
-    return replace(renamed(results, rename, rename), reordered=frozenset(map(rename, moved)))
+    return replace(renamed(results, rename, rename), reordered=frozenset(map(rename, exchanged)))
 
 
 Rename = Callable[[str], str]

@@ -12,7 +12,7 @@ from parity.capture.captures import ModuleCall
 from parity.capture.names import TapName
 from parity.case.pairing import ABSENT
 from parity.verdict.arguments import is_received, other_form
-from parity.verdict.elements import NO_CALL
+from parity.verdict.elements import EXTRA_CALL, NO_CALL
 from parity.verdict.evidence import Evidence, Results, shape_of
 from parity.verdict.judgement import MODEL_OUTPUT, TapJudgement
 
@@ -45,7 +45,7 @@ def extra(evidence: Evidence, results: Results, tap: str) -> str:
         return f"extra: the reference's {evidence.entry} returns no such output"
     theirs, ours = _calls(evidence.reference.tensors), _calls(results.tapped)
     if not theirs.get(name.path):
-        return f"extra: the reference never calls {name.path}"
+        return f"{EXTRA_CALL[0]}{name.path}"
     if ours.get(name.path, 0) > theirs[name.path]:
         return f"extra: {_counts(name.path, ours, theirs)}{_remedy(evidence, name.path)}"
     return f"extra: the reference's {name.path} returns no such output"
@@ -90,10 +90,11 @@ def without_spare_calls(
     of the module that makes the calls, unless the entry makes them. A call of the port that has the result of
     another one gives nothing new.
     """
-    callers = {
-        "reference": {TapName.parse(tap).module_call for tap in evidence.reference.tensors},
-        "port": {TapName.parse(tap).module_call for tap in results.tapped},
+    tapped: dict[str, Mapping[str, torch.Tensor]] = {
+        "reference": evidence.reference.tensors,
+        "port": results.tapped,
     }
+    callers = {side: {TapName.parse(tap).module_call for tap in tensors} for side, tensors in tapped.items()}
     spare: dict[str, str] = {}
     for tap in taps:
         name = TapName.parse(tap.tap)
@@ -111,12 +112,11 @@ def without_spare_calls(
         return bool(callers) and all(caller.accumulated and caller.passed for caller in callers)
 
     def is_repeated(tap: str, side: str) -> bool:
-        own = TapName.parse(tap)
-        others = [other for other in results.tapped if replace(TapName.parse(other), call=own.call) == own]
-        return side == "port" and any(
-            torch.equal(results.tapped[other], results.tapped[tap])
-            for other in others
-            if other in evidence.reference.tensors
+        own, tensors = TapName.parse(tap), tapped[side]
+        return any(
+            torch.equal(tensors[other], tensors[tap])
+            for other in tapped["port"]
+            if replace(TapName.parse(other), call=own.call) == own and other in tapped["reference"]
         )
 
     def gives_nothing(tap: str, side: str) -> bool:

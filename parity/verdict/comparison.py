@@ -127,13 +127,14 @@ def _in_other_sizes(comparison: Comparison, evidence: Evidence, results: Results
 
 
 def _in_order(comparison: Comparison, evidence: Evidence, results: Results) -> Comparison:
-    """The comparison of a failing runner, with calls in the reference's order where the arguments tell it."""
+    """The comparison of a failing runner, with the numbers of calls that the arguments tell."""
     moved = results if comparison.passed else in_order(evidence, results, same_arguments(evidence, results))
     if moved is results:
         return comparison
     other = replace(_compare_as_called(evidence, [moved])[0], results=moved)
-    # A wrong argument tells more than a wrong output behind moved calls.
-    return comparison if TapName.parse(other.diagnosis.tap).is_output_of(evidence.entry) else other
+    # A wrong argument tells more than a wrong output behind exchanged calls.
+    is_output = TapName.parse(other.diagnosis.tap).is_output_of(evidence.entry)
+    return comparison if moved.reordered and is_output else other
 
 
 def _compare_as_called(evidence: Evidence, runners: Sequence[Results]) -> list[Comparison]:

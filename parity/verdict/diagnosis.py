@@ -10,7 +10,7 @@ import numpy as np
 
 from parity.capture.names import Phase, TapName
 from parity.case.pairing import UNKNOWN
-from parity.verdict.elements import EQUAL_VALUES, NO_CALL, NO_VERDICT, RAISES
+from parity.verdict.elements import EQUAL_VALUES, EXTRA_CALL, NO_CALL, NO_VERDICT, RAISES
 from parity.verdict.judgement import (
     MODEL_OUTPUT,
     ArgumentDifference,
@@ -61,7 +61,7 @@ def diagnose(
             wrong = next(((call, call.wrong) for call in calls or () if call.wrong), None)
             if wrong is not None and tap.kind not in (UNKNOWN, MODEL_OUTPUT):
                 return _between(taps, *wrong, entry, shows=True)
-            absent, reason = _outermost_absent(taps, tap, verdict)
+            absent, reason = _outermost(taps, tap, verdict)
             return Diagnosis("module", absent.tap, f"{absent.tap}: {reason}{_first_wrong(taps)}")
     failed = [tap for tap in taps if tap.accumulated is not None and not tap.accumulated.passed]
     for call in calls or ():
@@ -86,20 +86,23 @@ def diagnose(
     return Diagnosis()
 
 
-def _outermost_absent(
+def _outermost(
     taps: Sequence[TapJudgement], tap: TapJudgement, verdict: Verdict
 ) -> tuple[TapJudgement, str]:
-    """The outermost call that the port does not make, of a failing tap and the calls around it.
+    """The outermost call that one side does not make, of a failing tap and the calls around it.
 
-    A call finishes before the call that makes it, which is therefore the next one of a module around it.
+    A call finishes before the call that makes it, which is therefore the next one of a module around it. The
+    port's own calls are in the order of their names, in which a module is behind those inside it.
     """
-    if not verdict.reason.startswith(NO_CALL):
+    side = next((words for words in (NO_CALL, EXTRA_CALL) if verdict.reason.startswith(words)), None)
+    if side is None:
         return tap, verdict.reason
     outermost, reason = tap, verdict.reason
     for other in itertools.dropwhile(lambda own: own is not tap, taps):
-        if outermost.path.startswith(f"{other.path}."):
+        # An extra tap has its name as its path.
+        if TapName.parse(outermost.tap).path.startswith(f"{TapName.parse(other.tap).path}."):
             around = other.accumulated
-            if around is None or not around.reason.startswith(NO_CALL):
+            if around is None or not around.reason.startswith(side):
                 break
             outermost, reason = other, around.reason
     return outermost, reason
@@ -300,7 +303,7 @@ def _first_inside(taps: Sequence[TapJudgement], failed: TapJudgement) -> str:
         return ""
     assert first.accumulated is not None
     if first.accumulated.reason.startswith(NO_CALL):
-        absent, reason = _outermost_absent(taps, first, first.accumulated)
+        absent, reason = _outermost(taps, first, first.accumulated)
         return f"; inside, {absent.tap} is {reason}"
     return f"; inside, {first.tap} is the first result that differs"
 

@@ -67,6 +67,8 @@ def compared(side: torch.Tensor, counted: np.ndarray) -> np.ndarray:
 
 NO_CALL = ("missing: the port never calls ", "missing: the port calls ")
 """Beginnings of the reason of a call that the port does not make."""
+EXTRA_CALL = ("extra: the reference never calls ", "extra: the port calls ")
+"""Beginnings of the reason of a call that the reference does not make."""
 RAISES = "the module failed"
 """Beginning of the reason of a module that raises alone."""
 NO_VERDICT = "so no verdict is possible"

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from parity.capture.captures import Capture
+from parity.capture.names import TapName
 from parity.verdict.call_order import in_order
 from parity.verdict.evidence import Results
 from tests.parity.comparisons import evidence_with
@@ -107,3 +108,41 @@ def test_other_shapes_and_axes_move(exchanged):
 def test_a_module_without_calls_stays():
     given, moved = ordered(Capture(), side(USERS, ITEMS))
     assert moved is given
+
+
+def of_calls(*arguments):
+    """A capture of calls of one module with these arguments."""
+    names = [str(TapName("encoder", number)) for number in range(len(arguments))]
+    made = capture(*((name, {"x": argument}) for name, argument in zip(names, arguments, strict=True)))
+    made.tensors = dict(zip(names, arguments, strict=True))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "numbers"),
+    [
+        ((USERS, USERS, ITEMS), (USERS, ITEMS), (0, 2)),
+        ((USERS, ITEMS), (USERS, USERS, ITEMS), (0, 2, 1)),
+        ((ITEMS,), (USERS, ITEMS), (1, 0)),
+        ((USERS, USERS, ITEMS, OTHERS), (USERS, ITEMS, OTHERS), (0, 2, 3)),
+        # A call without a partner leaves all as they are, unless the port makes more calls.
+        ((USERS, USERS, ITEMS), (USERS, OTHERS), (0, 1)),
+        ((USERS, ITEMS), (USERS, OTHERS, OTHERS), (0, 1, 2)),
+        ((USERS, USERS), (USERS, USERS, ITEMS), (0, 1, 2)),
+        ((USERS, USERS, ITEMS), (USERS, USERS), (0, 1)),
+        ((USERS,), (ITEMS,), (0,)),
+    ],
+)
+def test_calls_behind_one_of_a_single_side_take_the_references_numbers(theirs, ours, numbers):
+    given, moved = ordered(of_calls(*theirs), of_calls(*ours))
+    assert (moved is given) == (numbers == tuple(range(len(ours))))
+    found = dict(moved.tapped)
+    names = [str(TapName("encoder", number)) for number in numbers]
+    assert all(found[name] is own for name, own in zip(names, ours, strict=True))
+    assert len(found) == len(ours)
+    assert moved.reordered == frozenset()
+
+
+def test_calls_in_another_order_are_told_beside_one_of_a_single_side():
+    _, moved = ordered(of_calls(USERS, USERS, ITEMS, OTHERS), of_calls(USERS, OTHERS, ITEMS))
+    assert moved.reordered == {str(TapName("encoder", 3))}

@@ -20,7 +20,7 @@ TURNED = dict(zip(CALLS, INPUTS[::-1], strict=True))
 
 def twice(results):
     """The evidence of a shared module, and a port that exchanges its two calls; results of them by call."""
-    evidence, port = of_reference(), results_with()
+    evidence, port = of_reference(again=TENSORS["block"]), results_with()
     received = capture(*((call, {"x": x}) for call, x in zip(CALLS, INPUTS, strict=True)))
     evidence.reference.arguments, evidence.reference.call_inputs = received.arguments, received.call_inputs
     port.received = capture(*((call, {"x": x}) for call, x in TURNED.items()))
@@ -94,7 +94,7 @@ def test_an_argument_of_another_shape_with_other_values_is_wrong_where_its_modul
 def test_a_joined_call_that_is_wrong_alone_with_another_shape_is_judged_by_the_results_behind_it():
     """The reference calls the module twice."""
     _, results = other_shape(block=3 * TENSORS["block"])
-    evidence = of_reference()
+    evidence = of_reference(again=TENSORS["block"])
     evidence.reference.call_inputs = {"mask": torch.zeros(2, 3)}
     evidence.reference.arguments = results.received.arguments
     results.isolated[AGAIN] = TENSORS["block"].clone()

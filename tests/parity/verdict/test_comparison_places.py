@@ -103,7 +103,7 @@ def test_a_port_without_recorded_arguments_has_no_code_between_its_modules():
 
 def test_joined_calls_whose_module_takes_another_shape_alone_are_judged_by_the_outputs():
     """The port calls a module once for two calls of the reference, which it cannot take alone."""
-    evidence, results = of_reference(), results_with()
+    evidence, results = of_reference(again=TENSORS["block"]), results_with()
     results.tapped["block"] = results.poisoned["block"] = torch.cat([TENSORS["block"]] * 2)
     results.isolated |= {"block": 3 * TENSORS["block"], AGAIN: TENSORS["block"]}
     for run, shape in ((evidence.reference, (2, 3)), (results.received, (4, 3))):

@@ -156,6 +156,26 @@ def test_of_calls_that_are_missing_the_outermost_is_named(block, model, named):
     assert diagnose([GOOD, lost, *taps[1:]], {}, "").tap == "model.block.norm"
 
 
+OFTENER = "extra: the port calls it 6 times, the reference 3 times"
+
+
+@pytest.mark.parametrize(
+    ("outer", "named"),
+    [
+        (OFTENER, "model.block@3"),
+        ("extra: the reference never calls it", "model.block@3"),
+        ("extra: the reference's block returns no such output", "model.block.norm@3"),
+    ],
+)
+def test_of_calls_that_the_port_alone_makes_the_outermost_is_named(outer, named):
+    reasons = {"model.block.norm@3": OFTENER, "model.block.norm@4": OFTENER, "model.block@3": outer}
+    taps = [
+        tap(name, isolated=None, accumulated=failure(reason, bound_for(PRECISIONS["fp32"], 1)))
+        for name, reason in reasons.items()
+    ]
+    assert diagnose([GOOD, *taps], {}, "") == Diagnosis("module", named, f"{named}: {reasons[named]}")
+
+
 def test_an_error_that_grows_inside_the_model():
     alone = verdict(0.5)
     grown = tap("block", "Block", isolated=alone, accumulated=FAIL)

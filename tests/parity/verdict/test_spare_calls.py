@@ -25,16 +25,18 @@ from tests.parity.judgements import tap as made_tap
 from tests.parity.judgements import verdict
 
 AGAIN = str(TapName("block", 1))
+OTHER = TENSORS["block"] - 0.5
+"""The result of the second call: another one than that of the first."""
 
 
 def stated(path, kind):
     return f"{path} of {kind}"
 
 
-def of_reference(absence=stated):
+def of_reference(absence=stated, again=OTHER):
     """The evidence of a reference that calls `block` twice."""
     tensors = copies("bias", "block.inner", "block")
-    tensors[AGAIN] = TENSORS["block"].clone()
+    tensors[AGAIN] = again.clone()
     tensors |= copies(APPENDED, OUTPUT)
     calls = [module_call(tap) for tap in tensors if tap not in (OUTPUT, AGAIN)]
     calls.insert(3, ModuleCall("block", AGAIN, "Block", [], {}, (AGAIN,)))
@@ -48,10 +50,10 @@ def of_reference(absence=stated):
     return evidence_with(reference=reference, oracle=wide(tensors), oracle_isolated=isolated, absence=absence)
 
 
-def once():
+def once(again=OTHER):
     """The results of a port that calls `block` once; alone, its module runs on both calls."""
     results = results_with()
-    results.isolated[AGAIN] = TENSORS["block"].clone()
+    results.isolated[AGAIN] = again.clone()
     return results
 
 
@@ -110,12 +112,16 @@ def test_a_call_of_the_port_alone():
     assert judged(evidence_with(absence=stated), results).status == "FAIL"
 
 
-def test_a_call_of_the_reference_alone_with_the_result_of_another_one_may_cause_a_failure():
-    """The port may have needed its result at another place."""
-    results = once()
+@pytest.mark.parametrize(("named", "status"), [("block", "GAP"), ("bias", "FAIL")])
+def test_a_call_of_the_reference_alone_with_the_result_of_another_one_causes_no_failure(named, status):
+    """A right port may use the result of one call twice. The results behind it are judged."""
+    again = TENSORS[named]
+    evidence, results = of_reference(again=again), once(again)
     results.untapped[OUTPUT] = results.untapped[OUTPUT] + 1.0
-    results.tapped.pop(AGAIN, None)
-    assert judged(of_reference(), results).status == "FAIL"
+    assert judged(evidence, results).status == status
+    assert judged(evidence, results, OUTPUT).status == "FAIL"
+    del results.tapped["block"]
+    assert judged(evidence, results).status == "FAIL"
 
 
 @pytest.mark.parametrize(("failing", "status"), [("bias", "GAP"), ("block", "GAP"), (OUTPUT, "FAIL")])
