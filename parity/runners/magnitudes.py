@@ -91,11 +91,16 @@ def magnitudes(
                 exact, theirs, ours = (side.run_call(call, changed, arrays, whole=False) for side in sides)
             except raisable():
                 continue
+            chooses = _differ_as_integers(exact, ours)
             for tap in exact.keys() & theirs.keys() & ours.keys():
                 keep = valid_elements(tuple(exact[tap].shape), valid, rows)
                 found = _errors(exact[tap], theirs[tap], ours[tap], keep)
-                if found is not None:
-                    yield Magnitude(tap, kind, *found)
+                if found is None:
+                    continue
+                magnitude = Magnitude(tap, kind, *found)
+                # Numbers behind another choice, such as one among equal numbers, are other numbers.
+                if magnitude.broken or not chooses:
+                    yield magnitude
 
 
 def _changed(inputs: Tensors, precision: Precision) -> dict[str, Mapping[str, torch.Tensor]]:
@@ -115,6 +120,15 @@ def _changed(inputs: Tensors, precision: Precision) -> dict[str, Mapping[str, to
         kind: {**inputs, **{key: change(tensor) for key, tensor in numbers.items()}}
         for kind, change in changes.items()
     }
+
+
+def _differ_as_integers(exact: Tensors, port: Tensors) -> bool:
+    """Whether the port has other integers or booleans among the results of a call."""
+    return any(
+        not torch.equal(exact[tap], port[tap].to(exact[tap].dtype))
+        for tap in exact.keys() & port.keys()
+        if not exact[tap].dtype.is_floating_point
+    )
 
 
 def _is_of_numbers(tensor: torch.Tensor) -> bool:

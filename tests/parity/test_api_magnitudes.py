@@ -1,5 +1,7 @@
 """Ports that are right on the inputs of a comparison, and not on larger, smaller or shifted ones."""
 
+import math
+
 import nvtripy as tp
 import pytest
 import torch
@@ -115,6 +117,37 @@ def test_a_module_that_is_right_on_the_inputs_alone_is_noted(name):
     (note,) = (line for line in str(result).splitlines() if "beyond the inputs" in line)
     assert "note: part (Of): beyond the inputs: " in note
     assert change in note
+
+
+def first_best(x):
+    """The place of the largest number, the first of equal ones, and a number of the place."""
+    place = x.argmax(-1, keepdim=True)
+    return place, place.to(x.dtype).cos()
+
+
+def last_best(x, times=1.0):
+    """The last of equal ones."""
+    place = D - 1 - tp.argmax(tp.flip(x, dim=-1), dim=-1, keepdim=True)
+    return tp.cast(place, tp.int64), tp.cos(tp.cast(place, x.dtype)) * times
+
+
+def test_another_choice_among_equal_numbers_is_no_loss():
+    """Numbers far from zero are equal in half precision, and either of them is the best."""
+    result = parity.compare(Model(first_best), port_of(last_best), {"x": X}, ("fp16",))
+    assert result.passed, result
+    assert "beyond the inputs" not in str(result)
+
+
+def test_infinity_beside_another_choice_is_told():
+    def infinite_above_zero(x):
+        least = tp.min(x, dim=-1, keepdim=True)
+        return last_best(x, tp.where(least > 0.0, tp.full_like(least, math.inf), tp.ones_like(least)))
+
+    result = parity.compare(Model(first_best), port_of(infinite_above_zero), {"x": X}, ("fp16",))
+    assert result.passed, result
+    (note,) = (line for line in str(result).splitlines() if "beyond the inputs" in line)
+    assert SHIFTED in note
+    assert "infinite or NaN" in note
 
 
 class Masked(torch.nn.Module):
