@@ -23,6 +23,8 @@ from parity.verdict.tolerance import Tolerated
 
 CLOSE = 10.0
 """Margin up to which the modules inside a failing module may cause its failure. It selects words only."""
+MOST_NAMED = 3
+"""Number of further wrong results that a text names, where there are more than one beyond them."""
 
 
 def diagnose(
@@ -179,13 +181,20 @@ def _failed_alone(
 def _also_wrong(taps: Sequence[TapJudgement], failed: TapJudgement) -> str:
     """The other results of a call that fail alone, in words: a wrong integer may make a right result fail."""
     call = TapName.parse(failed.tap).module_call
-    others = [
+    return _also(
         tap.tap
         for tap in taps
         if tap is not failed and tap.isolated is not None and not tap.isolated.passed
         if TapName.parse(tap.tap).module_call == call
-    ]
-    return f"; also {', '.join(others)}" if others else ""
+    )
+
+
+def _also(names: Iterable[str]) -> str:
+    """Words for further results that fail; empty without one."""
+    listed = list(names)
+    if len(listed) > MOST_NAMED + 1:
+        listed[MOST_NAMED:] = [f"{len(listed) - MOST_NAMED} others"]
+    return f"; also {', '.join(listed)}" if listed else ""
 
 
 def _between(
@@ -235,12 +244,17 @@ def _or_tolerated(code: str, behind: str) -> str:
 def _after_the_modules(
     taps: Sequence[TapJudgement], tap: TapJudgement, verdict: Verdict, entry: str, tolerated: Tolerated
 ) -> Diagnosis:
-    """The diagnosis of a wrong output behind modules that are all right, or of a model without modules."""
+    """The diagnosis of a wrong output behind modules that are all right, or of a model without modules.
+
+    The other wrong outputs are told: the first one may be made from a later one.
+    """
     has_modules = any(other.kind != MODEL_OUTPUT for other in taps)
     right = "; every module is right and receives the right arguments" if has_modules else ""
     after = " after the modules" if has_modules else ""
     code = _or_tolerated(f"the code of {entry}{after}", tolerated.behind(tap.tap).source)
-    text = f"{tap.tap}: {verdict.reason}{right}; {code} makes the output"
+    failed = (other for other in taps if other.accumulated is not None and not other.accumulated.passed)
+    others = _also(other.tap for other in failed if other is not tap)
+    text = f"{tap.tap}: {verdict.reason}{others}{right}; {code} makes the output"
     return Diagnosis("between", tap.tap, text, code="")
 
 

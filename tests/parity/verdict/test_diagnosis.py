@@ -300,6 +300,21 @@ def test_an_output_behind_right_modules():
     assert diagnose([GOOD, grown, output], {}, "", [], "score").kind == "amplification"
 
 
+@pytest.mark.parametrize(
+    ("count", "told"),
+    [(1, "also b"), (2, "also b, c"), (4, "also b, c, d, e"), (5, "also b, c, d, 2 others")],
+)
+def test_other_wrong_outputs_are_told_up_to_a_number(count, told):
+    """The first output may be a sum of a later one, which is the wrong one."""
+    outputs = [
+        tap(name, MODEL_OUTPUT, isolated=None, accumulated=FAIL) for name in ("a", *"bcdef"[:count])
+    ]
+    right = tap("right", MODEL_OUTPUT, isolated=None)
+    diagnosis = diagnose([outputs[0], right, *outputs[1:]], {}, "", [], "score")
+    assert diagnosis.text.startswith(f"a: exceeds; {told}; ")
+    assert diagnosis.tap == "a"
+
+
 def test_an_infinite_error_is_no_missing_tap():
     infinite = tap("block", "Block", isolated=None, accumulated=verdict(math.inf))
     assert diagnose([infinite], {}, "").text == "block (Block): exceeds"
