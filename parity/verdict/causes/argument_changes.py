@@ -33,6 +33,7 @@ def changed_arguments(
                 if turned.shape == tensor.shape and not torch.equal(turned, tensor):
                     yield f"with axes {first} and {second} of {name} exchanged", {name: turned}
         elif tensor.dtype.is_floating_point:
+            yield from _exchanged_parts(name, tensor)
             for other in COARSER:
                 rounded = tensor.to(other).to(tensor.dtype)
                 if not torch.equal(rounded, tensor):
@@ -40,13 +41,19 @@ def changed_arguments(
         else:
             for step in (1, -1):
                 yield f"with {name} {SHIFTED} {step:+d}", {name: (tensor + step).clamp(min=0)}
-            # Both ends of edges, or both sides of pairs.
-            for axis in (axis for axis, size in enumerate(tensor.shape) if size == 2):
-                yield f"with both parts of {name} along axis {axis} exchanged", {name: tensor.flip(axis)}
+            yield from _exchanged_parts(name, tensor)
             for wide in (torch.int32, torch.float32, torch.float16, torch.bfloat16):
                 cast = tensor.to(wide).to(tensor.dtype)
                 if not torch.equal(cast, tensor):
                     yield f"with {name} as {str(wide).removeprefix('torch.')}", {name: cast}
+
+
+def _exchanged_parts(name: str, tensor: torch.Tensor) -> Iterator[tuple[str, dict[str, torch.Tensor]]]:
+    """Both ends of edges, sides of pairs, coordinates, or parts of a complex number in each other's place."""
+    for axis in (axis for axis, size in enumerate(tensor.shape) if size == 2):
+        other = tensor.flip(axis)
+        if not torch.equal(other, tensor):
+            yield f"with both parts of {name} along axis {axis} exchanged", {name: other}
 
 
 def _exchanged_arguments(

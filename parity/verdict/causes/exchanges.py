@@ -280,12 +280,15 @@ def _places(operation: Operation) -> Iterator[Change]:
     if operation.name == "index":
         indices = list(named["indices"])
         for first, second in combinations(range(len(indices)), 2):
-            one, other = indices[first], indices[second]
-            if one is not None and other is not None:
-                exchanged = [*indices]
-                exchanged[first], exchanged[second] = other, one
-                text = f"with the indices of axes {first} and {second} exchanged"
-                yield changed(text, {"indices": exchanged})
+            if indices[first] is not None and indices[second] is not None:
+                what = f"the indices of axes {first} and {second} exchanged"
+                # Such as the four corners around a place.
+                yield Change(
+                    f"with {what}",
+                    lambda o, first=first, second=second: _looked_up_otherwise(o, first, second),
+                    together=f"lookups that have {what}",
+                    takes_few=False,
+                )
     if operation.name == "roll":
         shifts = list(named["shifts"])
         other_way = [-shift for shift in shifts]
@@ -293,6 +296,13 @@ def _places(operation: Operation) -> Iterator[Change]:
     if operation.name in ("max", "min") and "dim" in named:
         text = f"with mean in place of {operation.name}"
         yield Change(text, lambda o: (o.args[0].mean(*o.args[1:]), o.run()[1]))
+
+
+def _looked_up_otherwise(operation: Operation, first: int, second: int) -> Any:
+    """The result of a lookup with the indices of two axes in each other's place."""
+    indices = list(operation.named()["indices"])
+    indices[first], indices[second] = indices[second], indices[first]
+    return operation.run({"indices": indices})
 
 
 def _as_int32(result: torch.Tensor) -> torch.Tensor:

@@ -37,6 +37,16 @@ def test_both_ends_of_edges_are_exchanged():
     assert changes["with both parts of edges along axis 0 exchanged"] == {"edges": [[3, 1, 2], [0, 5, 7]]}
 
 
+def test_two_coordinates_are_exchanged():
+    changes = tried(motion=torch.tensor([[0.5], [2.0]]))
+    assert changes["with both parts of motion along axis 0 exchanged"] == {"motion": [[2.0], [0.5]]}
+
+
+def test_equal_parts_are_not_exchanged():
+    for dtype in (torch.int64, torch.float32):
+        assert not any("both parts" in text for text in tried(x=torch.tensor([[2, 3, 4]] * 2, dtype=dtype)))
+
+
 def test_a_mask_is_shifted_both_ways_along_each_axis_and_inverted():
     assert tried(mask=torch.tensor([[True, False, False], [False, False, False]])) == {
         "with mask shifted by +1 along axis 0": {"mask": [[False] * 3, [True, False, False]]},

@@ -132,6 +132,11 @@ CONFUSED = {
         lambda x: TABLE[COLUMNS, ROWS] * x.sum(),
         "with the indices of axes 0 and 1 exchanged",
     ),
+    "indices of several lookups": (
+        lambda x: TABLE[ROWS, COLUMNS] * x.sum() + TABLE[COLUMNS, ROWS.flip(0)] * x.mean(),
+        lambda x: TABLE[COLUMNS, ROWS] * x.sum() + TABLE[ROWS.flip(0), COLUMNS] * x.mean(),
+        "with 2 lookups that have the indices of axes 0 and 1 exchanged",
+    ),
     "direction of a roll": (
         lambda x: x.roll(1, 1) * Y,
         lambda x: x.roll(-1, 1) * Y,
