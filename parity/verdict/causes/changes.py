@@ -323,7 +323,7 @@ def _times(factor: float) -> Callable[[Operation], torch.Tensor]:
 
 
 def _constants(operation: Operation) -> Iterator[Change]:
-    """A constant that is rounded, or left out of a product or a sum."""
+    """A constant that is rounded, left out of a product or a sum, or has a root too many or too few."""
     if operation.name not in _WITH_CONSTANT:
         return
     named = operation.named()
@@ -337,6 +337,9 @@ def _constants(operation: Operation) -> Iterator[Change]:
             verb = "divided by" if operation.name == "div" else "times"
             one = torch.ones_like(value) if is_tensor else 1
             yield changed(f"without the step {verb} {constant:.6g}", {name: one})
+            for other, text in _roots(float(constant)):
+                text = f"with {text} in {operation.words}"
+                yield changed(text, {name: torch.full_like(value, other) if is_tensor else other})
         # An epsilon of 0 is one of the epsilons.
         is_term = operation.name in ("add", "sub") and name == "other" and not is_tensor
         if is_term and constant and not 0 < constant <= LARGEST_EPSILON:
@@ -344,6 +347,24 @@ def _constants(operation: Operation) -> Iterator[Change]:
         for other in (*_rounded(float(constant)), *_neighbours(operation, name, constant)):
             text = f"with the constant {other:.8g} in place of {constant:.8g} in {operation.words}"
             yield changed(text, {name: torch.full_like(value, other) if is_tensor else other})
+
+
+def _roots(constant: float) -> Iterator[tuple[float, str]]:
+    """The width that a scale is the root of, and the root of one that is a width, in words."""
+    if 0 < constant < math.inf:
+        square, root = constant**2, math.sqrt(constant)
+        if _is_width(square):
+            yield square, f"{square:.6g} in place of its root {constant:.6g}"
+        if _is_width(constant):
+            yield root, f"the root {root:.6g} in place of {constant:.6g}"
+
+
+def _is_width(number: float) -> bool:
+    """Whether a number, or its inverse, is a whole one above 1."""
+    if not 0 < number < math.inf:
+        return False
+    whole = max(number, 1 / number)
+    return round(whole) > 1 and math.isclose(whole, round(whole))
 
 
 def _is_step(operation: Operation, name: str) -> bool:

@@ -449,6 +449,30 @@ def test_integers_without_their_factor_keep_the_type_of_the_product():
     torch.testing.assert_close(step.result(operation), counts.double(), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize(
+    ("function", "constant", "expected"),
+    [
+        (aten.div.Tensor, math.sqrt(8), {"with 8 in place of its root 2.82843 in div": X / 8}),
+        (aten.mul.Tensor, 8**-0.5, {"with 0.125 in place of its root 0.353553 in mul": X / 8}),
+        (
+            aten.div.Tensor,
+            4,
+            {
+                "with 16 in place of its root 4 in div": X / 16,
+                "with the root 2 in place of 4 in div": X / 2,
+            },
+        ),
+        (aten.mul.Tensor, 0.3, {}),
+        (aten.mul.Tensor, -4.0, {}),
+        (aten.div.Tensor, 1.0, {}),
+        (aten.mul.Tensor, math.inf, {}),
+        (aten.add.Tensor, 4.0, {}),
+    ],
+)
+def test_a_root_of_a_width_that_is_forgotten_or_taken_twice(function, constant, expected):
+    assert_tried(expected, function, X, constant, part="root")
+
+
 def test_a_constant_is_left_out_of_a_product():
     assert_tried({"without the step times 0.25": X}, aten.mul.Tensor, X, 0.25, part="step")
     assert_tried({"without the step divided by 8": X}, aten.div.Tensor, X, 8, part="step")
