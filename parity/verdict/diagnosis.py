@@ -10,7 +10,7 @@ import numpy as np
 
 from parity.capture.names import Phase, TapName
 from parity.case.pairing import UNKNOWN
-from parity.verdict.elements import EQUAL_VALUES, EXTRA_CALL, NO_CALL, NO_VERDICT, RAISES
+from parity.verdict.elements import EQUAL_VALUES, EXTRA_CALL, NO_CALL, NO_VERDICT, NOT_FINITE, RAISES
 from parity.verdict.judgement import (
     MODEL_OUTPUT,
     ArgumentDifference,
@@ -59,6 +59,9 @@ def diagnose(
     for tap in taps:
         verdict = tap.accumulated
         if verdict is not None and np.isnan(verdict.port.l2) and not verdict.passed:
+            # It has a place among the wrong results, unlike an output that is not there.
+            if tap.kind == MODEL_OUTPUT and _is_nan_of_one_side(verdict):
+                continue
             # Only a call before every failure is among the calls. An extra tap has no place before them.
             wrong = next(((call, call.wrong) for call in calls or () if call.wrong), None)
             if wrong is not None and tap.kind not in (UNKNOWN, MODEL_OUTPUT):
@@ -135,6 +138,10 @@ def by_values(tap: TapJudgement) -> TapJudgement:
         return replace(verdict, status="PASS", reason="") if verdict and is_of_types else verdict
 
     return replace(tap, isolated=judged(tap.isolated), accumulated=judged(tap.accumulated))
+
+
+def _is_nan_of_one_side(verdict: Verdict) -> bool:
+    return verdict.reason.startswith(NOT_FINITE) and NO_VERDICT not in verdict.reason
 
 
 def _is_of_types(verdict: Verdict) -> bool:

@@ -69,6 +69,8 @@ NO_CALL = ("missing: the port never calls ", "missing: the port calls ")
 """Beginnings of the reason of a call that the port does not make."""
 EXTRA_CALL = ("extra: the reference never calls ", "extra: the port calls ")
 """Beginnings of the reason of a call that the reference does not make."""
+NOT_FINITE = "NaN or Inf among the compared elements: "
+"""Beginning of the reason of a result with NaN, or with Inf that another side does not have."""
 RAISES = "the module failed"
 """Beginning of the reason of a module that raises alone."""
 NO_VERDICT = "so no verdict is possible"
@@ -91,7 +93,7 @@ def non_finite_reason(o: np.ndarray, r: np.ndarray, p: np.ndarray) -> str:
     elif counts["reference"] and not counts["oracle"] and not (lost["port"] & ~lost["reference"]).any():
         only = "the oracle has numbers there and the reference none"
         text += f"; {only}, {NO_VERDICT}: the reference itself does not work in this precision"
-    return f"NaN or Inf among the compared elements: {text}"
+    return f"{NOT_FINITE}{text}"
 
 
 def worst_elements(

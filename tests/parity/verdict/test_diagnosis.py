@@ -315,6 +315,26 @@ def test_other_wrong_outputs_are_told_up_to_a_number(count, told):
     assert diagnosis.tap == "a"
 
 
+def test_an_output_with_nan_is_a_wrong_one_and_not_a_missing_one():
+    nan = failure("NaN or Inf among the compared elements: 11 in the port", bound_for(PRECISIONS["fp32"], 1))
+    output = tap("score.out", MODEL_OUTPUT, isolated=None, accumulated=nan)
+    alone = diagnose([GOOD, output], {}, "", [], "score")
+    assert alone.kind == "between"
+    assert alone.text.endswith("; the code of score after the modules makes the output")
+    # A wrong argument and a wrong output before it may be its cause.
+    block = tap("block", "Block", accumulated=FAIL)
+    assert diagnose([block, output], {}, "", [_call(WRONG)], "score").argument == "block.mask(mask)"
+    first = tap("score.first", MODEL_OUTPUT, isolated=None, accumulated=FAIL)
+    assert diagnose([GOOD, first, output], {}, "", [], "score").tap == "score.first"
+    # NaN of all sides says nothing of the port's code.
+    same = replace(nan, reason=f"{nan.reason}; {NO_VERDICT}")
+    told = diagnose([GOOD, replace(output, accumulated=same)], {}, "", [], "score")
+    assert told == Diagnosis("module", "score.out", f"score.out: {same.reason}")
+    # A result of a module is named before all others.
+    inside = tap("block", "Block", isolated=None, accumulated=nan)
+    assert diagnose([GOOD, inside, first], {}, "", [], "score").tap == "block"
+
+
 def test_an_infinite_error_is_no_missing_tap():
     infinite = tap("block", "Block", isolated=None, accumulated=verdict(math.inf))
     assert diagnose([infinite], {}, "").text == "block (Block): exceeds"
