@@ -46,9 +46,7 @@ def _calls_by_module(side: Capture) -> dict[str, dict[str, Received]]:
     return calls
 
 
-def _moved(
-    theirs: Mapping[str, Received], ours: Mapping[str, Received], is_same: IsSame
-) -> dict[str, int]:
+def _moved(theirs: Mapping[str, Received], ours: Mapping[str, Received], is_same: IsSame) -> dict[str, int]:
     """The reference's number of each call of the port that moves, by the call's name.
 
     Calls of the port beyond the reference's take the numbers that stay.

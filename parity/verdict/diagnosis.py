@@ -91,9 +91,7 @@ def diagnose(
     return Diagnosis()
 
 
-def _outermost(
-    taps: Sequence[TapJudgement], tap: TapJudgement, verdict: Verdict
-) -> tuple[TapJudgement, str]:
+def _outermost(taps: Sequence[TapJudgement], tap: TapJudgement, verdict: Verdict) -> tuple[TapJudgement, str]:
     """The outermost call that one side does not make, of a failing tap and the calls around it.
 
     A call finishes before the call that makes it, which is therefore the next one of a module around it. The

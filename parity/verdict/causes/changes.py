@@ -352,7 +352,8 @@ def _constants(operation: Operation) -> Iterator[Change]:
 def _roots(constant: float) -> Iterator[tuple[float, str]]:
     """The width that a scale is the root of, and the root of one that is a width, in words."""
     if 0 < constant < math.inf:
-        square, root = constant**2, math.sqrt(constant)
+        # A large number has an infinite product, and no power.
+        square, root = constant * constant, math.sqrt(constant)
         if _is_width(square):
             yield square, f"{square:.6g} in place of its root {constant:.6g}"
         if _is_width(constant):

@@ -131,6 +131,7 @@ def of_calls(*arguments):
         ((USERS, USERS), (USERS, USERS, ITEMS), (0, 1, 2)),
         ((USERS, USERS, ITEMS), (USERS, USERS), (0, 1)),
         ((USERS,), (ITEMS,), (0,)),
+        ((USERS, ITEMS), (ITEMS,), (1,)),
     ],
 )
 def test_calls_behind_one_of_a_single_side_take_the_references_numbers(theirs, ours, numbers):
@@ -146,3 +147,18 @@ def test_calls_behind_one_of_a_single_side_take_the_references_numbers(theirs, o
 def test_calls_in_another_order_are_told_beside_one_of_a_single_side():
     _, moved = ordered(of_calls(USERS, USERS, ITEMS, OTHERS), of_calls(USERS, OTHERS, ITEMS))
     assert moved.reordered == {str(TapName("encoder", 3))}
+
+
+def test_calls_of_two_modules_move_each_by_its_own():
+    """Both are told: an encoder whose calls exchange, and a scale whose calls do."""
+
+    def of_both(first, second):
+        names = ("encoder", "scale", "encoder@1", "scale@1")
+        arguments = (first, 2 * first, second, 2 * second)
+        made = capture(*((name, {"x": own}) for name, own in zip(names, arguments, strict=True)))
+        made.tensors = dict(zip(names, arguments, strict=True))
+        return made
+
+    _, moved = ordered(of_both(USERS, ITEMS), of_both(ITEMS, USERS))
+    assert moved.reordered == {"encoder", "scale", "encoder@1", "scale@1"}
+    assert torch.equal(moved.tapped["scale@1"], 2 * ITEMS)

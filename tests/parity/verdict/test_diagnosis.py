@@ -306,9 +306,7 @@ def test_an_output_behind_right_modules():
 )
 def test_other_wrong_outputs_are_told_up_to_a_number(count, told):
     """The first output may be a sum of a later one, which is the wrong one."""
-    outputs = [
-        tap(name, MODEL_OUTPUT, isolated=None, accumulated=FAIL) for name in ("a", *"bcdef"[:count])
-    ]
+    outputs = [tap(name, MODEL_OUTPUT, isolated=None, accumulated=FAIL) for name in ("a", *"bcdef"[:count])]
     right = tap("right", MODEL_OUTPUT, isolated=None)
     diagnosis = diagnose([outputs[0], right, *outputs[1:]], {}, "", [], "score")
     assert diagnosis.text.startswith(f"a: exceeds; {told}; ")
@@ -326,6 +324,9 @@ def test_an_output_with_nan_is_a_wrong_one_and_not_a_missing_one():
     assert diagnose([block, output], {}, "", [_call(WRONG)], "score").argument == "block.mask(mask)"
     first = tap("score.first", MODEL_OUTPUT, isolated=None, accumulated=FAIL)
     assert diagnose([GOOD, first, output], {}, "", [], "score").tap == "score.first"
+    # A result that the port lacks is named before it.
+    missing = tap("block.mask", "Mask", isolated=None, accumulated=MISSING)
+    assert diagnose([GOOD, output, missing], {}, "", [], "score").tap == "block.mask"
     # NaN of all sides says nothing of the port's code.
     same = replace(nan, reason=f"{nan.reason}; {NO_VERDICT}")
     told = diagnose([GOOD, replace(output, accumulated=same)], {}, "", [], "score")

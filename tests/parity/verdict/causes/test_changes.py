@@ -466,6 +466,25 @@ def test_integers_without_their_factor_keep_the_type_of_the_product():
         (aten.mul.Tensor, -4.0, {}),
         (aten.div.Tensor, 1.0, {}),
         (aten.mul.Tensor, math.inf, {}),
+        # The square of a large number is infinite, and no power.
+        (
+            aten.mul.Tensor,
+            4e200,
+            {"with the root 2e+100 in place of 4e+200 in mul": X * 2e100},
+        ),
+        # The square of a third is a width's inverse, a third is another one.
+        (
+            aten.mul.Tensor,
+            1 / 3,
+            {
+                "with 0.111111 in place of its root 0.333333 in mul": X / 9,
+                "with the root 0.57735 in place of 0.333333 in mul": X / 3**0.5,
+            },
+        ),
+        (aten.mul.Tensor, 2.0**0.5, {"with 2 in place of its root 1.41421 in mul": X * 2}),
+        # Neither these numbers nor their inverses or squares are whole.
+        (aten.mul.Tensor, 0.4, {}),
+        (aten.mul.Tensor, 2.4, {}),
         (aten.add.Tensor, 4.0, {}),
     ],
 )

@@ -328,3 +328,13 @@ def test_every_number_of_groups_that_divides_the_channels_is_tried():
     assert [text for text in texts if "groups" in text] == [
         f"with {count} groups in place of 2" for count in (1, 3, 6)
     ]
+
+
+def test_exchanged_indices_are_one_mistake_of_all_lookups():
+    first, second, third = torch.tensor([2, 1]), torch.tensor([4, 0]), torch.tensor([3, 5])
+    operation = Operation(aten.index.Tensor, (Y, [first, second, third]), {})
+    changes = {change.text: change for change in exchanges_of(operation) if "indices" in change.text}
+    words = [f"the indices of axes {pair} exchanged" for pair in ("0 and 1", "0 and 2", "1 and 2")]
+    assert list(changes) == [f"with {own}" for own in words]
+    assert [change.together for change in changes.values()] == [f"lookups that have {own}" for own in words]
+    assert {change.takes_few for change in changes.values()} == {False}
