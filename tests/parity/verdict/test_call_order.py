@@ -162,3 +162,11 @@ def test_calls_of_two_modules_move_each_by_its_own():
     _, moved = ordered(of_both(USERS, ITEMS), of_both(ITEMS, USERS))
     assert moved.reordered == {"encoder", "scale", "encoder@1", "scale@1"}
     assert torch.equal(moved.tapped["scale@1"], 2 * ITEMS)
+
+
+def test_a_call_has_no_number_of_another_module():
+    """The encoder receives what a call of the scale receives that the port does not make."""
+    reference = capture(("encoder", {"x": USERS}), ("scale", {"x": ITEMS}), ("scale@1", {"x": OTHERS}))
+    port = capture(("encoder", {"x": OTHERS}), ("scale", {"x": ITEMS}))
+    given, moved = ordered(reference, port)
+    assert moved is given

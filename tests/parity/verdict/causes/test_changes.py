@@ -472,6 +472,12 @@ def test_integers_without_their_factor_keep_the_type_of_the_product():
             4e200,
             {"with the root 2e+100 in place of 4e+200 in mul": X * 2e100},
         ),
+        # That of a small one is 0.
+        (
+            aten.mul.Tensor,
+            1e-200,
+            {"with the root 1e-100 in place of 1e-200 in mul": X * 1e-100},
+        ),
         # The square of a third is a width's inverse, a third is another one.
         (
             aten.mul.Tensor,
