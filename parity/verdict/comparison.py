@@ -99,10 +99,16 @@ def compare(evidence: Evidence, results: Results) -> Comparison:
 def compare_runners(evidence: Evidence, runners: Sequence[Results]) -> list[Comparison]:
     """Judge runners against the reference and the oracle, in their order."""
     compared = _compare_as_called(evidence, runners)
-    return [
-        _in_other_sizes(_in_forms(_in_order(own, evidence, results), evidence, results), evidence, results)
-        for own, results in zip(compared, runners, strict=True)
-    ]
+    return [_in_port_forms(own, evidence, results) for own, results in zip(compared, runners, strict=True)]
+
+
+def _in_port_forms(comparison: Comparison, evidence: Evidence, results: Results) -> Comparison:
+    """The comparison of a failing runner, with the numbers, forms and sizes of calls that the port tells."""
+    for told in (_in_order, _in_forms, _in_other_sizes):
+        comparison = told(comparison, evidence, results)
+    evidence, results = comparison.evidence or evidence, comparison.results or results
+    diagnosis = in_another_order(evidence, results, comparison.taps, comparison.diagnosis)
+    return replace(comparison, diagnosis=diagnosis)
 
 
 def _in_forms(comparison: Comparison, evidence: Evidence, results: Results) -> Comparison:
@@ -268,7 +274,6 @@ def _compared(
         diagnosis = through_padding(evidence, results, taps, diagnosis)
         diagnosis = inside_through_padding(evidence, results, taps, calls, diagnosis)
         diagnosis = among_small_numbers(evidence, results, taps, diagnosis)
-        diagnosis = in_another_order(evidence, results, taps, diagnosis)
     diagnosis = in_front_of_leak(evidence, results, leak, diagnosis)
     diagnosis = in_appends(evidence, results, diagnosis)
     return Comparison(taps, checks, leak, observer, diagnosis, calls, evidence, without_partner=apart)

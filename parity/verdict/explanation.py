@@ -173,7 +173,7 @@ def _alone(evidence: Evidence, tap: str, right: frozenset[str]) -> Program | Non
 
 
 def _exchanged(rerun: Rerun, path: str, run: Run) -> dict[str, Run]:
-    """Runs of a module alone with two of its weights, or of its modules, in each other's place, in words."""
+    """Runs of a module alone with exchanged weights or modules, or with weights of another one, in words."""
 
     def changed(exchange: Callable[[], AbstractContextManager[None]]) -> Run:
         def other(arguments: Mapping[str, torch.Tensor]) -> torch.Tensor:

@@ -30,6 +30,7 @@ from parity.capture.names import TapName
 from parity.verdict.arguments import argument_views
 from parity.verdict.evidence import Evidence, Results, shape_of
 from parity.verdict.judgement import MODEL_OUTPUT, Diagnosis, TapJudgement
+from parity.verdict.rule import Verdict
 from parity.verdict.standards import Standards
 
 MOST_AXES = 5
@@ -234,7 +235,7 @@ def _forms(
     if wrong:
         forms.append(Factor(evidence))
     for form in argument_views(evidence, results, call, forms):
-        if all(_is_right(evidence, tap, form.of(tensors[tap], own[tap])) for tap in wrong):
+        if all(_judged(evidence, tap, form.of(tensors[tap], own[tap])).passed for tap in wrong):
             yield form
 
 
@@ -254,10 +255,13 @@ def _orders(shapes: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> Iterat
                     yield Order(axes)
 
 
-def _is_right(evidence: Evidence, tap: str, port: torch.Tensor) -> bool:
+def _judged(evidence: Evidence, tap: str, port: torch.Tensor) -> Verdict:
+    """The verdict on a port's result inside the model, in the reference's form."""
     reference, oracle = evidence.reference.tensors[tap], evidence.oracle.get(tap)
     verdict = Standards(evidence).judge(tap, oracle, reference, port, None)
-    return verdict is not None and verdict.passed
+    # Only elements that depend on a discontinuity elsewhere may leave no verdict, and none are given.
+    assert verdict is not None
+    return verdict
 
 
 def in_another_order(
@@ -284,9 +288,8 @@ def in_another_order(
     order = next(argument_views(evidence, results, call, orders), None)
     if order is None:
         return diagnosis
-    port = order.of(results.tapped[name], own[name])
-    verdict = Standards(evidence).judge(name, evidence.oracle.get(name), own[name], port, None)
-    if verdict is None or verdict.passed:
+    verdict = _judged(evidence, name, order.of(results.tapped[name], own[name]))
+    if verdict.passed:
         return diagnosis
     told = f"its arguments have their axes in another order inside the model; there, it has: {verdict.reason}"
     return replace(diagnosis, text=f"{diagnosis.text}; {told}")

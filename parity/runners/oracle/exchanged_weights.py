@@ -50,8 +50,8 @@ def taken_from_others(modules: Mapping[str, torch.nn.Module], path: str) -> dict
     tried, and of several at one distance the one in front.
 
     Args:
-        modules: all modules of the model in order, by path.
-        path: of the module whose weights are replaced.
+        modules: All modules of the model in order, by path.
+        path: Path of the module whose weights are replaced.
     """
     own, found = modules[path], dict[str, Exchange]()
     others = {other: modules[other] for other in _nearest(list(modules), path) if modules[other] is not own}

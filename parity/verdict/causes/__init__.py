@@ -11,7 +11,8 @@ operand. A change is a cause if the changed module gives the port's result withi
 These families of changes are tried:
 
 * `argument_changes`: the arguments of the call, of another type, shifted or exchanged.
-* `parity.runners.oracle.exchanged_weights`: two weights or two modules in each other's place.
+* `parity.runners.oracle.exchanged_weights`: two weights or two modules in each other's place, or weights of
+  another module.
 * `changes`: the numbers, terms, axes and operands of one operation. `changes_of` also yields the next three.
 * `exchanges`: another function, option or order of operands in place of the operation's own.
 * `windows`: another padding, dilation or pooling.

@@ -103,11 +103,11 @@ def cause(program: Program, failed: FailedTensor, others: Sequence[OtherResult] 
             best = [*(own for own in best if not fit.goes_before(own)), fit]
     if not best:
         return ""
-    failing = [failed, *(other.result for other in others if other.result.wrong.any())]
-    possible = math.prod(result.possible_results for result in failing)
     # Other mistakes than shifted data are likely where they fit, such as `<` for `<=` at one element.
-    if tried > BY_CHANCE * possible and any(SHIFTED in own.trial.text for own in best):
-        return ""
+    if any(own.trial.shifts_data for own in best):
+        failing = [failed, *(other.result for other in others if other.result.wrong.any())]
+        if tried > BY_CHANCE * math.prod(result.possible_results for result in failing):
+            return ""
     return f"{FITS}{_in_words([own.trial.text for own in best])}"
 
 
@@ -155,24 +155,35 @@ class _Trial:
     run: Callable[[], torch.Tensor]
     rivals: tuple[Callable[[], torch.Tensor], ...] = ()
 
+    @classmethod
+    def of_call(cls, text: str, run: Callable[[], torch.Tensor]) -> _Trial:
+        """A change of the whole call: of its arguments or weights."""
+        return cls(text, text, frozenset({text}), run)
+
+    @property
+    def shifts_data(self) -> bool:
+        return SHIFTED in self.text
+
     @property
     def rank(self) -> int:
         """0 for an operation that is left out, 1 for another one, 2 for a number, 3 for shifted data.
 
         A term that is left out equals a term times 0, or one that is rounded to 0.
         """
-        if SHIFTED in self.text:
+        if self.shifts_data:
             return 3
         return 2 if self.rivals else int(not self.text.startswith(LEFT_OUT))
 
 
 def _trials(program: Program, changes: Sequence[tuple[int, Change]]) -> Iterator[_Trial]:
     for text, changed in changed_arguments(program.arguments):
-        yield _Trial(text, text, frozenset({text}), functools.partial(program.changed, arguments=changed))
+        yield _Trial.of_call(text, functools.partial(program.changed, arguments=changed))
+    exchanged = {
+        text: _Trial.of_call(text, functools.partial(program.changed, run=run))
+        for text, run in program.exchanged.items()
+    }
     # Weights of other modules are many and come last: changes of the code need the trials.
-    of_others = [text for text in program.exchanged if OF_ANOTHER in text]
-    own = [text for text in program.exchanged if OF_ANOTHER not in text]
-    yield from (_exchanged_weights(program, text) for text in own)
+    yield from (trial for text, trial in exchanged.items() if OF_ANOTHER not in text)
     # A loop has few joint changes and many single ones.
     places = _places(changes)
     for text, key, together in _joint(changes, places):
@@ -186,12 +197,7 @@ def _trials(program: Program, changes: Sequence[tuple[int, Change]]) -> Iterator
         if change.origin is not None and len(times) > 1:
             text = f"{text}, the {_ordinal(time + 1)} of {len(times)} times in {change.origin.words}"
         yield _changed_operations(program, text, (change.origin, change.text, time), {number: change})
-    yield from (_exchanged_weights(program, text) for text in of_others)
-
-
-def _exchanged_weights(program: Program, text: str) -> _Trial:
-    changed = functools.partial(program.changed, run=program.exchanged[text])
-    return _Trial(text, text, frozenset({text}), changed)
+    yield from (trial for text, trial in exchanged.items() if OF_ANOTHER in text)
 
 
 def _changed_operations(program: Program, text: str, key: Hashable, changes: Mapping[int, Change]) -> _Trial:

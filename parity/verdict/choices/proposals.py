@@ -85,6 +85,11 @@ def _searched(
             own[number] = allowed[number].clone()
         # An element of several choices shows none of them here.
         flat = torch.where((link.labels >= 0).sum(0) == 1, link.labels.amax(0), -1).reshape(-1)
+        labels = {number: flat - recorded.offsets[number] for number in own}
+        inside = {
+            number: (labels[number] >= 0) & (labels[number] < values.shape[1])
+            for number, values in own.items()
+        }
         for trial in range(max(counts.values())):
             replayed = link.replay(
                 lambda number, at=trial, counts=counts: candidate(
@@ -93,14 +98,11 @@ def _searched(
             )
             gives = (replayed.to(torch.float64) == port[name].to(torch.float64)).reshape(-1)
             for number, values in counts.items():
-                labels = flat - recorded.offsets[number]
-                inside = (labels >= 0) & (labels < own[number].shape[1])
                 if trial < values:
-                    own[number][trial, labels[inside & ~gives]] = False
+                    own[number][trial, labels[number][inside[number] & ~gives]] = False
         for number, values in own.items():
-            labels = flat - recorded.offsets[number]
             is_asked = torch.zeros_like(known[number])
-            is_asked[labels[(labels >= 0) & (labels < len(is_asked))]] = True
+            is_asked[labels[number][inside[number]]] = True
             agrees = values.any(0)
             allowed[number] = torch.where(agrees, values, allowed[number])
             known[number] |= is_asked & agrees

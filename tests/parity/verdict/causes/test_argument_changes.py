@@ -4,6 +4,8 @@ import torch
 
 from parity.verdict.causes.argument_changes import MOST_ARGUMENTS, changed_arguments
 
+MASK = torch.rand(4, 6, generator=torch.Generator().manual_seed(2)) < 0.5
+
 
 def tried(**arguments):
     """Each change in words, with the changed tensors as lists."""
@@ -76,3 +78,10 @@ def test_pairs_of_the_first_arguments_are_exchanged():
     assert changes["with x1 in place of x0"] == {"x0": [1.0]}
     assert f"with x0 and {names[-2]} exchanged" in changes
     assert f"with x0 and {names[-1]} exchanged" not in changes
+
+
+def test_axes_of_a_mask_whose_exchange_changes_nothing_or_its_shape_stay():
+    square = MASK[:, :4]
+    for mask, is_tried in ((square, True), (square | square.mT, False), (MASK, False)):
+        texts = [text for text, _ in changed_arguments({"mask": mask})]
+        assert ("with axes 0 and 1 of mask exchanged" in texts) is is_tried
