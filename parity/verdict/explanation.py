@@ -246,7 +246,7 @@ def _has_no_result(tap: TapJudgement | None) -> bool:
     """Whether a module of the reference has no result inside the port's model. It may run alone."""
     if tap is None or tap.accumulated is None or tap.kind in (UNKNOWN, MODEL_OUTPUT):
         return False
-    return not tap.accumulated.passed and math.isnan(tap.accumulated.port.l2)
+    return not tap.accumulated.passed and math.isnan(tap.accumulated.limit.l2)
 
 
 def _wrong_output(

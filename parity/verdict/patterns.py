@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
@@ -32,6 +32,7 @@ _MANY = 1e9
 """Number of possible results above which no search finds one by chance."""
 _ROUNDINGS = 32
 """Largest relative distance that counts as a rounding on the way, in steps of the coarser type at 1."""
+_FAR = Distance(math.inf, math.inf, math.inf)
 COARSER = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 """Coarser types, the coarsest first: most of its values are also values of the next."""
 
@@ -62,10 +63,20 @@ class FailedTensor:
         # With half of the elements or fewer, any change explains the rest.
         if 2 * counts.sum() <= self.counted.sum() or not np.any(changed[counts]):
             return False
-        # The distance from NaN exceeds no limit, and an infinite scale makes every distance 0.
-        if not np.isfinite(changed[counts]).all():
-            return False
-        return not Oracle(changed[counts]).distance(self.port[counts]).exceeds(self.limit)
+        return not self.distance_from(changed, counts).exceeds(self.limit)
+
+    def distance_from(self, changed: np.ndarray, counts: np.ndarray | None = None) -> Distance:
+        """The distance of the port from a changed oracle, without elements that are the same NaN or Inf.
+
+        It is infinite where another element is NaN or Inf, or where no other element is left.
+        """
+        counts = self.counted if counts is None else counts
+        values, port = changed[counts], self.port[counts]
+        finite = np.isfinite(values) & np.isfinite(port)
+        has_same = np.array_equal(values[~finite], port[~finite], equal_nan=True)
+        if not has_same or (finite.size and not finite.any()):
+            return _FAR
+        return Oracle(values[finite]).distance(port[finite])
 
     def is_mostly_explained_by(self, changed: np.ndarray) -> bool:
         """Whether a change with numbers of its own explains the port, and most of the error with it.
@@ -79,10 +90,12 @@ class FailedTensor:
     @property
     def wrong(self) -> np.ndarray:
         """Mask of the elements with an error above the limit of the largest error."""
-        allowed = self.limit.largest * np.abs(self.oracle[self.counted]).max(initial=0.0)
-        # Elements that do not count may be infinite.
+        sizes = np.abs(self.oracle[self.counted])
+        allowed = self.limit.largest * sizes.max(initial=0.0, where=np.isfinite(sizes))
+        # The difference of an infinite element from itself is NaN.
         with np.errstate(invalid="ignore"):
-            return self.counted & (np.abs(self.port - self.oracle) > allowed)
+            is_near = (np.abs(self.port - self.oracle) <= allowed) | (self.port == self.oracle)
+        return self.counted & ~is_near
 
     @property
     def possible_results(self) -> float:
@@ -104,9 +117,14 @@ class FailedTensor:
 
 def explain(failed: FailedTensor) -> list[str]:
     """The patterns that explain the port's result, most telling first; empty without a known pattern."""
+    # The same infinite element on both sides is right.
+    is_right = ~np.isfinite(failed.oracle) & (failed.oracle == failed.port)
+    failed = replace(failed, counted=failed.counted & ~is_right)
     port, oracle = failed.port[failed.counted], failed.oracle[failed.counted]
-    if not port.size or not np.isfinite(port).all() or not np.isfinite(oracle).all():
+    if not port.size or not np.isfinite(oracle).all():
         return []
+    if not np.isfinite(port).all():
+        return list(_where(failed))
     if _is_mask(failed):
         return list(_mask(failed))
     # Elements that do not count may be infinite.
@@ -298,9 +316,10 @@ def _where(failed: FailedTensor) -> Iterator[str]:
     count, total = int(wrong.sum()), int(failed.counted.sum())
     if not count or count == total:
         return
-    zero = (failed.port[wrong] == 0).all()
-    what = "wrong elements are zero" if zero else "wrong elements"
-    yield f"{count} of {total} {what}{all_at(wrong, failed.axes)}"
+    ours = failed.port[wrong]
+    kinds = {"are zero": ours == 0.0, "are NaN": np.isnan(ours), "are infinite": np.isinf(ours)}
+    what = next((f" {words}" for words, mask in kinds.items() if mask.all()), "")
+    yield f"{count} of {total} wrong elements{what}{all_at(wrong, failed.axes)}"
 
 
 def all_at(wrong: np.ndarray, axes: Sequence[str]) -> str:

@@ -86,7 +86,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -297,12 +297,30 @@ class Standard:
         if not finite.any():
             return failure("nothing to compare: every element is infinite", self._bound)
         o, r, p = o[finite], r[finite], p[finite]
-        non_finite = non_finite_reason(o, r, p)
-        if non_finite:
-            return failure(non_finite, self._bound)
         counted = counted.copy()
         counted[counted] = finite
-        return self._judge_finite(self._expected_of(o, r, counted), p)
+        non_finite = non_finite_reason(o, r, p)
+        if not non_finite:
+            return self._judge_finite(self._expected_of(o, r, counted), p)
+        failed = failure(non_finite, self._bound)
+        if not np.isfinite(o).all() or not np.isfinite(r).all():
+            return failed
+        return self._without_numbers(failed, self._expected_of(o, r, counted), p)
+
+    def _without_numbers(self, failed: Verdict, expected: Expectation, p: np.ndarray) -> Verdict:
+        """A FAIL of the port's NaN or Inf alone: its error has no size, and its limit has one."""
+        error = np.abs(p - expected.truth.values)
+        error[np.isnan(error)] = math.inf
+        return replace(
+            failed,
+            reference=expected.err_ref,
+            limit=expected.limit,
+            checked=p.size,
+            boundary=self._excluded,
+            worst=worst_elements(error, expected.counted, expected.truth.values, expected.reference, p),
+            lasting_limit=expected.lasting_limit,
+            rows=expected.rows,
+        )
 
     def _judge_finite(self, expected: Expectation, p: np.ndarray) -> Verdict:
         truth, r, counted, limit = expected.truth, expected.reference, expected.counted, expected.limit

@@ -41,6 +41,38 @@ def test_a_wrong_argument_is_named_before_it():
     assert "cause: fits the reference without abs" in text
 
 
+class Normed(torch.nn.Module):
+    """Rows of length 1, or of zeros."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Linear(6, 6, bias=False)
+        self.second = torch.nn.Linear(6, 4)
+
+    def forward(self, x):
+        y = self.first(x)
+        return self.second(y / y.norm(dim=-1, keepdim=True).clamp(min=1e-6))
+
+
+class NormedPort(tp.Module):
+    def __init__(self, dtype):
+        super().__init__()
+        self.first = tp.Linear(6, 6, bias=False, dtype=dtype)
+        self.second = tp.Linear(6, 4, dtype=dtype)
+
+    def forward(self, x):
+        y = self.first(x)
+        return self.second(y / tp.sqrt(tp.sum(y * y, dim=-1, keepdim=True)))
+
+
+def test_the_cause_of_a_nan_argument_is_told():
+    x = X.clone()
+    x[5] = 0.0
+    text = str(parity.compare(Normed(), NormedPort, {"x": x}, ("fp32",)))
+    assert "where: second receives another input: 6 of 144 elements, all at the batch 5" in text
+    assert "cause: fits the reference without clamp" in text
+
+
 def test_the_code_behind_right_modules_makes_it():
     text = str(parity.compare(Model(), port_of(False, True), {"x": X}, ("fp32",)))
     assert "where: forward.1: NaN or Inf among the compared elements: " in text

@@ -52,7 +52,9 @@ _TRANSPOSED = _OPERANDS | {"_trilinear": ("i2",)} | dict.fromkeys(("add", "sub",
 _LOOKUPS = {"embedding": ("weight", "indices"), "index_select": ("self", "index")}
 _SPLITS = frozenset({"split", "split_with_sizes", "unbind", "chunk"})
 _JOINS = frozenset({"cat", "stack"})
-_WITH_CONSTANT = _CONDITIONS | frozenset("mul div add sub pow rsub clamp clamp_min clamp_max".split())
+_WITH_CONSTANT = _CONDITIONS | frozenset(
+    "mul div add sub pow rsub clamp clamp_min clamp_max masked_fill where full full_like".split()
+)
 _ALONG_AXES = frozenset(
     (
         "_softmax _log_softmax cumsum cumprod flip mean sum var amax amin linalg_vector_norm norm "
@@ -327,7 +329,7 @@ def _constants(operation: Operation) -> Iterator[Change]:
     if operation.name not in _WITH_CONSTANT:
         return
     named = operation.named()
-    for name in ("self", "other", "exponent", "min", "max"):
+    for name in ("self", "other", "exponent", "min", "max", "value", "fill_value"):
         value = named.get(name)
         constant = value.item() if isinstance(value, torch.Tensor) and value.ndim == 0 else value
         if isinstance(constant, bool) or not isinstance(constant, (int, float)):

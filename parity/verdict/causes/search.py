@@ -16,7 +16,6 @@ from parity.runners.oracle.exchanged_weights import OF_ANOTHER
 from parity.verdict.causes.argument_changes import changed_arguments
 from parity.verdict.causes.operations import LEFT_OUT, SHIFTED, Change, Place
 from parity.verdict.causes.runs import Program
-from parity.verdict.distances import Oracle
 from parity.verdict.patterns import FailedTensor
 
 FITS = "fits the reference "
@@ -54,9 +53,9 @@ class OtherResult:
 
     def _differs(self, trial: _Trial) -> bool:
         counted, changed = self.result.counted, _result(trial.run)
-        if changed is None or changed.shape != counted.shape or not np.isfinite(changed[counted]).all():
+        if changed is None or changed.shape != counted.shape:
             return True
-        return Oracle(changed[counted]).distance(self.result.port[counted]).exceeds(self.result.limit)
+        return self.result.distance_from(changed).exceeds(self.result.limit)
 
     @functools.cached_property
     def _trials(self) -> dict[Hashable, list[_Trial]]:
@@ -264,6 +263,4 @@ def _residual(trial: Callable[[], torch.Tensor], failed: FailedTensor) -> float:
     changed = _result(trial)
     if changed is None or changed.shape != failed.oracle.shape:
         return math.inf
-    if not np.isfinite(changed[failed.counted]).all() or not failed.is_explained_by(changed):
-        return math.inf
-    return Oracle(changed[failed.counted]).distance(failed.port[failed.counted]).l2
+    return failed.distance_from(changed).l2 if failed.is_explained_by(changed) else math.inf

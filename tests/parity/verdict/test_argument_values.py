@@ -299,6 +299,8 @@ def test_infinite_elements_are_equal_or_wrong():
         for theirs, ours in ((X, one), (one, X)):
             found = difference(theirs, ours, oracle=theirs.double())
             assert found.text.startswith("1 of 48 elements, all at the batch 0;"), (place, value)
+            # The reference's own infinity has no size, and so no limit.
+            assert (found.failed.limit == argument_judge.EXACT) is (ours is X)
     wrong = masked + 1e-2 * NOISE
     infinite = int((np.isinf(masked.numpy()) & VALID[..., None]).sum())
     assert difference(masked, wrong, oracle=oracle).text.endswith(f" of {48 - infinite} elements")

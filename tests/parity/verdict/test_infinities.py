@@ -24,6 +24,25 @@ def test_non_finite_on_any_side_fails(side, value):
     assert side in verdict.reason
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_nan_of_the_port_alone_has_a_limit_and_a_place(value):
+    oracle = torch.linspace(1, 2, 12, dtype=torch.float64).reshape(3, 4)
+    port = oracle.float()
+    passing = judge(oracle, oracle.float(), port, FP32, longest_sum=8)
+    port[1, 2] = value
+    verdict = judge(oracle, oracle.float(), port, FP32, longest_sum=8)
+    assert not verdict.passed
+    assert verdict.reason == "NaN or Inf among the compared elements: 1 in the port"
+    assert math.isnan(verdict.port.l2)
+    assert math.isnan(verdict.min_detectable_error)
+    assert (verdict.limit, verdict.reference) == (passing.limit, passing.reference)
+    assert (verdict.checked, verdict.rows) == (12, passing.rows)
+    first, second = verdict.worst[:2]
+    assert first.index == (1, 2)
+    assert repr(first.port) == repr(value)
+    assert math.isfinite(second.port)
+
+
 def test_an_infinity_of_all_three_sides_is_right():
     """Masked logits. The other elements are judged as without them."""
     oracle = torch.linspace(1, 2, 12, dtype=torch.float64).reshape(3, 4)

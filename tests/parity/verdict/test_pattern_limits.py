@@ -38,6 +38,29 @@ def test_a_tensor_with_numbers_that_are_not_finite_explains_nothing(value):
     assert not failed(normal(12, seed=6), port).is_explained_by(other)
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_the_same_undefined_element_of_both_sides_is_left_out(value):
+    port, other = normal(12), normal(12)
+    port[3] = other[3] = value
+    assert failed(normal(12, seed=6), port).is_explained_by(other)
+    assert not failed(normal(12, seed=6), port).is_explained_by(1.01 * other)
+    other[3] = -value if value != value else 0.0
+    assert failed(normal(12, seed=6), port).is_explained_by(other) is bool(np.isnan(value))
+    # Of undefined elements alone, many changes give the same ones.
+    none = np.full(12, value)
+    assert not failed(normal(12, seed=6), none).is_explained_by(none)
+
+
+def test_wrong_elements_are_those_that_are_not_the_same():
+    oracle, port = normal(12), normal(12)
+    oracle[:2] = port[:2] = np.inf
+    port[2:5] = np.inf, -np.inf, np.nan
+    port[6] += 1.0
+    oracle[7] = -np.inf
+    actual = failed(oracle, port)
+    assert np.flatnonzero(actual.wrong).tolist() == [2, 3, 4, 6, 7]
+
+
 def test_numbers_of_its_own_explain_more_than_half_of_an_error():
     """All of these changes are within the limit."""
     oracle, port = np.ones(4), np.full(4, 2.0)

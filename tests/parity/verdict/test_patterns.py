@@ -189,9 +189,28 @@ def test_another_result_altogether_is_not_explained(oracle, counted):
 
 
 def test_non_finite_results_are_not_explained(oracle, counted):
-    limit = Distance(1e-6, 1e-6, 1e-6)
-    actual = FailedTensor(oracle, oracle * np.inf, counted, limit, ["a", "b", "c"], torch.float32)
-    assert explain(actual) == []
+    assert _explained(oracle, oracle * np.inf, counted) == []
+    assert _explained(np.where(oracle > 0, oracle, np.nan), oracle, counted) == []
+
+
+@pytest.mark.parametrize(("value", "words"), [(np.nan, " are NaN"), (-np.inf, " are infinite"), (7.0, "")])
+def test_places_of_wrong_numbers_of_one_kind(oracle, counted, value, words):
+    port = oracle.copy()
+    port[3] = value
+    (text,) = _explained(oracle, port, counted)
+    assert text == f"49 of 182 wrong elements{words}, all at axis 0 3"
+
+
+def test_places_of_nan_beside_other_wrong_numbers(oracle, counted):
+    port = oracle.copy()
+    port[3, 0, 0], port[3, 0, 1] = np.nan, 7.0
+    (text,) = _explained(oracle, port, counted)
+    assert text.startswith("2 of 182 wrong elements, all at axis 0 3")
+
+
+def test_masked_logits_are_explained_by_the_others(oracle, counted):
+    oracle[:, 0] = -np.inf
+    assert _explained(oracle, 3 * oracle, counted) == ["equals the oracle times 3"]
 
 
 def test_integers(counted):
