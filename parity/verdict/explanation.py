@@ -20,7 +20,7 @@ from parity.execution.errors import error_text
 from parity.inputs.masks import bits
 from parity.runners.oracle.rerun import Rerun
 from parity.runners.registry import REGISTRY
-from parity.verdict.causes import OtherResult, Program, Run, cause
+from parity.verdict.causes import OtherResult, Program, Run, cause, overflow
 from parity.verdict.comparison import Comparison
 from parity.verdict.equal_tensors import NamedTensor, equal_tensor, of_call, of_model
 from parity.verdict.evidence import Evidence, Results
@@ -137,7 +137,8 @@ def _cause(
         result = _failed_tensor(evidence, oracle, port, other.tap, other.isolated, may_pass=True)
         if result is not None and (other_program := _alone(evidence, other.tap, right)) is not None:
             of_others.append(OtherResult(other_program, result))
-    return _searched(lambda: cause(program, failed, of_others))
+    dtype = evidence.precision.dtype
+    return _searched(lambda: cause(program, failed, of_others) or overflow(program, failed, dtype))
 
 
 def _searched(search: Callable[[], str]) -> tuple[str, ...]:
@@ -216,7 +217,8 @@ def explain_between(evidence: Evidence, results: Results, comparison: Comparison
         try:
             right_outputs = itertools.islice(_right_outputs(evidence, results, comparison), MOST_OTHERS)
             others = [OtherResult(until(output), result) for output, result in right_outputs]
-            return cause(until(target), failed, others)
+            text = cause(until(target), failed, others)
+            return text or overflow(until(target), failed, evidence.precision.dtype)
         except KeyError:
             # An output under the port's name, or a call that another batch makes.
             return ""

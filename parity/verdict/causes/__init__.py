@@ -6,6 +6,7 @@ operand. A change is a cause if the changed module gives the port's result withi
 * `search`: `cause` tries all changes of a `Program`. It tells the one whose result is nearest to the port's.
 * `runs`: a `Program` is the reference's code with one call's arguments. It runs as it is, lists changes of
   its operations, or runs with some of them.
+* `overflow`: the operation whose numbers a type cannot hold, for NaN and Inf without such a change.
 * `operations`: one call of a PyTorch operation, and a `Change` of it.
 
 These families of changes are tried:
@@ -20,7 +21,8 @@ These families of changes are tried:
 * `other_tensors`: an earlier tensor of the run in place of an operand or a result.
 """
 
+from parity.verdict.causes.overflow import overflow
 from parity.verdict.causes.runs import Program, Run
 from parity.verdict.causes.search import FITS, OtherResult, cause
 
-__all__ = ["FITS", "OtherResult", "Program", "Run", "cause"]
+__all__ = ["FITS", "OtherResult", "Program", "Run", "cause", "overflow"]

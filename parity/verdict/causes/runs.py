@@ -53,6 +53,11 @@ class Program:
         with torch.no_grad(), Operations(ChoicesOfRun(self.choices, is_changed=False), {}):
             return self.run(self.arguments)
 
+    def run_under(self, mode: TorchDispatchMode) -> None:
+        """Run the code as it is under a mode that sees each operation."""
+        with torch.no_grad(), mode:
+            self.run(self.arguments)
+
     def listed(self) -> Operations:
         """The changes of the run's operations."""
         choices = ChoicesOfRun(self.choices, is_changed=False)
@@ -72,7 +77,7 @@ class Program:
             return (run or self.run)({**self.arguments, **(arguments or {})})
 
 
-def _origin(depth: int) -> Place:
+def origin(depth: int) -> Place:
     """The place in the user's code that runs the present operation; else PyTorch's module that runs alone.
 
     Args:
@@ -140,7 +145,7 @@ class Operations(TorchDispatchMode):
         func, args, kwargs = operation.func, operation.args, operation.kwargs
         change = (self._made or {}).get(place)
         if change is not None:
-            if (change.function, change.origin) != (func, _origin(3)):
+            if (change.function, change.origin) != (func, origin(3)):
                 raise DoesNotFit("an earlier change moves the numbers of the operations")
             if change.source is not None:
                 operation = replace(operation, source=self._held[change.source])
@@ -158,11 +163,11 @@ class Operations(TorchDispatchMode):
         with self._choices.of(operation.func, operation.args, operation.kwargs):
             result = operation.func(*operation.args, **operation.kwargs)
         self.elements += result.numel() if isinstance(result, torch.Tensor) else 0
-        origin = _origin(3)
+        place_in_code = origin(3)
         if self._is_changeable():
-            found = {"function": operation.func, "origin": origin}
+            found = {"function": operation.func, "origin": place_in_code}
             self._changes += [(place, replace(change, **found)) for change in changes_of(operation)]
             of_earlier = self._earlier.changes_of(operation, result)
             self._of_earlier += [(place, replace(change, **found)) for change in of_earlier]
-        self._earlier.add(place, operation, result, origin.words)
+        self._earlier.add(place, operation, result, place_in_code.words)
         return result

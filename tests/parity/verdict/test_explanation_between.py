@@ -249,9 +249,16 @@ def test_a_check_has_no_search(monkeypatch):
     assert asked(monkeypatch, Diagnosis("check", "incremental.out")) == ([], ())
 
 
-def test_no_known_cause_is_no_text(monkeypatch):
+@pytest.mark.parametrize("text", ["", "pow ends the range"])
+def test_without_a_known_cause_an_overflow_is_told(monkeypatch, text):
+    def overflow(program, failed, dtype):
+        assert program.run(INPUTS) == ("block@1(mask)", INPUTS)
+        assert (failed, dtype) == (WRONG, torch.float32)
+        return text
+
+    monkeypatch.setattr(explanation, "overflow", overflow)
     searches, texts = asked(monkeypatch, ARGUMENT, text="")
-    assert (len(searches), texts) == (1, ())
+    assert (len(searches), texts) == (1, (text,) if text else ())
 
 
 def test_the_places_of_wrong_elements_are_told_without_a_cause_alone():
