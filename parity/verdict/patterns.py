@@ -170,7 +170,8 @@ def _factor(failed: FailedTensor) -> Iterator[str]:
         yield "is zero everywhere"
         return
     square = float(o @ o)
-    if not square:
+    # Any number is a multiple of another one.
+    if not square or o.size < 2:
         return
     factor = float(p @ o) / square
     # A factor as near to 1 as every limit allows is no error.
@@ -255,7 +256,7 @@ def _factors(failed: FailedTensor) -> Iterator[str]:
 def _offset(failed: FailedTensor) -> Iterator[str]:
     o, p = failed.oracle[failed.counted], failed.port[failed.counted]
     offset = float((p - o).mean())
-    if failed.is_explained_by(failed.oracle + offset):
+    if o.size > 1 and failed.is_explained_by(failed.oracle + offset):
         yield f"equals the oracle plus {offset:.6g}"
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from parity.verdict.distances import Distance
+from parity.verdict.patterns import explain
 from tests.parity.verdict.patterned import explained, failed, normal, ragged
 
 
@@ -59,6 +60,14 @@ def test_wrong_elements_are_those_that_are_not_the_same():
     oracle[7] = -np.inf
     actual = failed(oracle, port)
     assert np.flatnonzero(actual.wrong).tolist() == [2, 3, 4, 6, 7]
+
+
+@pytest.mark.parametrize(("size", "texts"), [(1, []), (2, ["equals the oracle times 3"])])
+def test_a_single_number_is_no_multiple_of_another_one(size, texts):
+    """Such as a loss: any number is a multiple of another one, and the sum with a third one."""
+    assert explain(failed(normal(size), 3 * normal(size))) == texts
+    offset = explain(failed(normal(size), normal(size) + 1.0))
+    assert offset == ["equals the oracle plus 1"] * (size - 1)
 
 
 def test_numbers_of_its_own_explain_more_than_half_of_an_error():
