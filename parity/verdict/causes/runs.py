@@ -44,6 +44,11 @@ class Program:
     exchanged: Mapping[str, Run] = field(default_factory=dict)
     choices: PortChoices | None = None
 
+    @property
+    def unaided(self) -> Program:
+        """The code with its own choices."""
+        return replace(self, choices=None)
+
     def result(self) -> torch.Tensor:
         """The result under the choices of the verdict."""
         # What the first run loads makes no choice of the module.

@@ -7,6 +7,7 @@ import itertools
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -98,6 +99,9 @@ def cause(program: Program, failed: FailedTensor, others: Sequence[OtherResult] 
             continue
         if any(math.isfinite(_residual(rival, failed)) for rival in trial.rivals):
             continue
+        # A change that makes all scores equal allows any choice.
+        if program.choices is not None and not _explains_most(trial.unaided, failed):
+            continue
         if not any(other.contradicts(trial.key) for other in others):
             best = [*(own for own in best if not fit.goes_before(own)), fit]
     if not best:
@@ -145,6 +149,7 @@ class _Trial:
         key: The change in any call of the code.
         places: Numbers of the changed operations, or the words for changed arguments or weights.
         run: A run with it.
+        unaided: The same run with choices of its own in place of the port's.
         rivals: Runs with the same change by other numbers.
     """
 
@@ -152,12 +157,14 @@ class _Trial:
     key: Hashable
     places: frozenset[Hashable]
     run: Callable[[], torch.Tensor]
+    unaided: Callable[[], torch.Tensor]
     rivals: tuple[Callable[[], torch.Tensor], ...] = ()
 
     @classmethod
-    def of_call(cls, text: str, run: Callable[[], torch.Tensor]) -> _Trial:
-        """A change of the whole call: of its arguments or weights."""
-        return cls(text, text, frozenset({text}), run)
+    def of_call(cls, text: str, program: Program, **changed: Any) -> _Trial:
+        """A change of the whole call: of its arguments or weights, by the names of `Program.changed`."""
+        run, unaided = (functools.partial(own.changed, **changed) for own in (program, program.unaided))
+        return cls(text, text, frozenset({text}), run, unaided)
 
     @property
     def shifts_data(self) -> bool:
@@ -176,11 +183,8 @@ class _Trial:
 
 def _trials(program: Program, changes: Sequence[tuple[int, Change]]) -> Iterator[_Trial]:
     for text, changed in changed_arguments(program.arguments):
-        yield _Trial.of_call(text, functools.partial(program.changed, arguments=changed))
-    exchanged = {
-        text: _Trial.of_call(text, functools.partial(program.changed, run=run))
-        for text, run in program.exchanged.items()
-    }
+        yield _Trial.of_call(text, program, arguments=changed)
+    exchanged = {text: _Trial.of_call(text, program, run=run) for text, run in program.exchanged.items()}
     # Weights of other modules are many and come last: changes of the code need the trials.
     yield from (trial for text, trial in exchanged.items() if OF_ANOTHER not in text)
     # A loop has few joint changes and many single ones.
@@ -211,7 +215,8 @@ def _changed_operations(program: Program, text: str, key: Hashable, changes: Map
         }
         for results in zip(*(change.rivals for change in changes.values()), strict=True)
     ]
-    return _Trial(text, key, frozenset(changes), changed(changes), tuple(map(changed, rivals)))
+    unaided = functools.partial(program.unaided.changed, changes)
+    return _Trial(text, key, frozenset(changes), changed(changes), unaided, tuple(map(changed, rivals)))
 
 
 def _ordinal(number: int) -> str:
@@ -256,6 +261,14 @@ def _result(trial: Callable[[], torch.Tensor]) -> np.ndarray | None:
     except raisable():
         # A change that does not fit the shapes, the options, the memory or the user's own checks is no cause.
         return None
+
+
+def _explains_most(trial: Callable[[], torch.Tensor], failed: FailedTensor) -> bool:
+    """Whether a changed result leaves at most half as many elements wrong."""
+    changed = _result(trial)
+    if changed is None or changed.shape != failed.oracle.shape:
+        return False
+    return bool(2 * replace(failed, oracle=changed).wrong.sum() <= failed.wrong.sum())
 
 
 def _residual(trial: Callable[[], torch.Tensor], failed: FailedTensor) -> float:

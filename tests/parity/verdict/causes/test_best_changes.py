@@ -16,7 +16,7 @@ from parity.verdict.causes.search import (
 
 
 def fit(residual, text="with another operation", places=(0,), rivals=()):
-    return _Fit(residual, _Trial(text, text, frozenset(places), lambda: None, rivals))
+    return _Fit(residual, _Trial(text, text, frozenset(places), lambda: None, lambda: None, rivals))
 
 
 def test_the_smaller_residual_goes_before():

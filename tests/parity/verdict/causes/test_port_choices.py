@@ -29,12 +29,19 @@ def model(x, noise=0.0, term=0.3, factor=1.0, unused=None):
     return {"index": index, "y": torch.tanh(WEIGHTS @ ITEMS[index]) + term}
 
 
-def explained(result, choices=True, others=(), prescribe=(), noise=NOISE, more=None, **port):
+def compared(x, noise=0.0, power=1):
+    """Indices of the best differences from zeros: without the product, all scores are equal."""
+    scores = (x @ ITEMS.T) ** power - torch.zeros(ROWS, N, dtype=torch.float64) + noise
+    return {"index": scores.topk(3, -1).indices}
+
+
+def explained(result, choices=True, model=model, others=(), prescribe=(), noise=NOISE, more=None, **port):
     """The cause for one result of a port whose scores have noise.
 
     Args:
         result: Its name.
         choices: Whether the search knows the port's choices.
+        model: The reference, and the port with `port` as options.
         others: Other results, in which it has to hold.
         prescribe: Rows whose choice is the port's in the verdict, too.
         noise: Of the scores.
@@ -65,6 +72,13 @@ def explained(result, choices=True, others=(), prescribe=(), noise=NOISE, more=N
 
     beside = [OtherResult(program(name, None), failed(name)) for name in others]
     return cause(program(result, more), failed(result), beside)
+
+
+def test_a_change_that_allows_any_choice_is_no_cause():
+    """Of equal scores, the port's choices are always the best ones."""
+    assert not torch.equal(compared(X, power=2)["index"], compared(X)["index"])
+    text = explained("index", model=compared, power=2, noise=0.0)
+    assert text == "fits the reference with the constant 2 in place of 1 in pow"
 
 
 TERM = "fits the reference without the term 0.3 in add"
